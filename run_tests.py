@@ -60,7 +60,6 @@ import errno
 import fcntl
 import heapq
 import importlib
-import itertools
 import json
 import os
 import re
@@ -83,18 +82,16 @@ from contextlib import (
     suppress,
 )
 from functools import lru_cache, partial
-from itertools import chain, count
+from itertools import chain, count, takewhile, zip_longest
 from math import ceil, fsum, inf
 from signal import SIGABRT, SIGINT, SIGKILL, SIGTERM, SIGUSR1
 from time import monotonic
 from typing import (
-    AbstractSet,
     Any,
     BinaryIO,
     Callable,
     Collection,
     Container,
-    Deque,
     Dict,
     FrozenSet,
     Iterable,
@@ -107,7 +104,6 @@ from typing import (
     Set,
     Tuple,
     Union,
-    cast,
 )
 
 # ---------------------------------------------------------------------------------------------------
@@ -1620,7 +1616,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         line,
         reader.text[start:end].strip(" \t") + "".join(documents),
         word,
-        key_of([*words, *documents]),  # here-documents inside a loop or a block are among its words
+        key_of([*words, *documents]),
         attributes,
         label=label,
         junit=junit_word(words_in_place(nodes)),
@@ -2080,7 +2076,7 @@ def read_answers(
         for name, value in os.environb.items()
         if not re.fullmatch(rb"(?as)(?!SHLVL$)[A-Za-z_]\w*", name)
     }
-    for answer, output in itertools.zip_longest(answers, printed, fillvalue=b""):
+    for answer, output in zip_longest(answers, printed, fillvalue=b""):
         kind, *fields = answer.split(b"\0")
         preface += unshifted(re.sub(OWN_TEXT, b"", output))
         if kind == b"failed":
@@ -2099,7 +2095,9 @@ def read_answers(
             expanded: Any = dict(zip(EXPANDED, values))
             # `test_fail ""` has none.
             expanded["label"] = clean_label(expanded["label"].strip() or test.body)
-            expanded["shell"] = shell._replace(directory=directory)
+            if directory != shell.directory:
+                shell = shell._replace(directory=directory)
+            expanded["shell"] = shell
             check_calls(parsed, test, shell.prelude)
             yield test._replace(preface=preface, **expanded)
             preface = b""
@@ -2306,7 +2304,7 @@ def need_of(line: TestLine, options: Options) -> float:
     if not line.mask:
         return options.gpus_per_test
     entries = map(str.strip, line.mask.partition("=")[2].split(","))
-    shown = itertools.takewhile(lambda entry: entry not in ("", "-1"), entries)
+    shown = takewhile(lambda entry: entry not in ("", "-1"), entries)
     return len(list(shown))
 
 
@@ -2376,12 +2374,14 @@ def with_ties(
     """A test that waits for all runs of those in its `after`. Its own runs take turns if they write one JUnit file."""
     after = []
     for name in line.attributes.after:
-        labels = named.get((parsed, name)) or named.get(name)
+        labels = named[parsed, name] or named[name]
         if not labels:
             parsed.complain(line.line, f"after={name} names no test; write the label of one")
-        for label in labels or ():
+        for label in labels:
             after += runs_of(label, repeat)
-    attributes = line.attributes._replace(after=tuple(after))
+    attributes = line.attributes
+    if after:
+        attributes = attributes._replace(after=tuple(after))
     if line.junit and repeat > 1:
         attributes = attributes._replace(lock=(*attributes.lock, line.junit))
     return line._replace(attributes=attributes)
@@ -2598,11 +2598,9 @@ def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
     chains = chains_of(tests, estimates.seconds)
     unknown = estimates.unknown if estimates.unknown_first else ()
 
-    def by_width(test: Test) -> Tuple[float, bool, float]:
-        width, length = chains[test]
-        return -width, test not in unknown, -length
-
-    wide = sorted(tests, key=by_width)
+    wide = sorted(
+        tests, key=lambda test: (-chains[test][0], test not in unknown, -chains[test][1])
+    )
     long = sorted(wide, key=lambda test: -chains[test][1])
     long.reverse()  # the longest comes last
     remaining = sum(work_of(test, estimates.seconds, gpus) for test in tests)
@@ -2629,10 +2627,7 @@ def work_of(test: Test, seconds: Seconds, gpus: int) -> float:
 def leaders_of(tests: Tests) -> Ties:
     """For each test, the tests that its `after` names. A name that none of these tests has is ignored."""
     named = {test.label: test for test in tests}
-    return {
-        test: [named[label] for label in test.attributes.after if label in named]
-        for test in tests
-    }
+    return {test: list(filter(None, map(named.get, test.attributes.after))) for test in tests}
 
 
 def followers_of(tests: Tests) -> Ties:
@@ -2962,7 +2957,7 @@ def call_tool(*command: str, over: threading.Event | None = None) -> str:
     if tool.returncode != 0:
         lines = (err + out).strip().splitlines() or ["nothing"]
         raise ToolError(f"failed with status {tool.returncode} ({lines[0]})")
-    return str(out)
+    return out
 
 
 def ask_tool(*command: str, over: threading.Event | None = None) -> str:
@@ -4865,8 +4860,12 @@ class Record:
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             line = b"\n" + line
-        if os.write(descriptor, line) != len(line):
-            raise OSError(errno.ENOSPC, "No space left on device", path)
+        try:
+            if os.write(descriptor, line) != len(line):
+                raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError as error:
+            error.filename = path
+            raise
 
     def note(self, event: str, **values: Any) -> None:
         """Append one event to the journal, one JSON object a line: the only state that there is. Raises OSError."""
@@ -6204,7 +6203,7 @@ def parse_command_line(argv: Sequence[str], environ: Environ) -> Options:
         first = shlex.split(environ.get("RUN_TESTS_OPTS", ""))
     except ValueError:
         parser.error("a quote in $RUN_TESTS_OPTS is never closed")
-    before_dashes = list(itertools.takewhile(lambda word: word != "--", argv))
+    before_dashes = list(takewhile(lambda word: word != "--", argv))
     if not any(map(is_script, before_dashes)):
         before_dashes = list(argv)  # a list takes no arguments
     values = vars(parser.parse_args([*first, *before_dashes]))
@@ -6225,7 +6224,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self.bell = threading.Lock()  # held while nothing has come
-        self.events: Deque[Any] = deque()
+        self.events: deque[Any] = deque()
 
     def put(self, event: Any) -> None:
         self.events.append(event)
@@ -6520,9 +6519,10 @@ def choose(tests: Tests, options: Options) -> Selection:
 def check_outputs(tests: Tests, options: Options) -> None:
     """Raises UsageError if --junit, --journal or a list is a file that the run or a test also writes."""
     junit_paths = {test.junit for test in tests if test.junit}
-    logs = [f"{options.log_dir}/{test.stem}.log" for test in tests]
-    names = [*junit_paths, *logs, failures_path(options), deferred_path(options)]
-    written = set(map(os.path.realpath, filter(None, names)))
+    log_dir = os.path.realpath(options.log_dir)
+    written = {f"{log_dir}/{test.stem}.log" for test in tests}
+    names = [*junit_paths, failures_path(options), deferred_path(options)]
+    written.update(map(os.path.realpath, filter(None, names)))
     lists = set(map(os.path.realpath, options.lists))  # one may be given twice
     for path in filter(None, [journal_path(options), options.junit, *lists]):
         real = os.path.realpath(path)
@@ -6664,7 +6664,7 @@ def exit_code_of(action: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         return EXIT_SIGNAL + SIGINT
     except SystemExit as end:
-        return cast(int, end.code)  # Python itself would wait for all threads, perhaps for ever
+        return end.code  # type: ignore[return-value]  # Python itself would wait for all threads, perhaps for ever
     except Exception as error:
         warn(f"internal error, {error!r}; please report it with the list that shows it")
         return EXIT_MACHINE
@@ -6889,7 +6889,7 @@ class ScriptFile:
         self.attributes: Dict[int, Attributes] = defaultdict(Attributes)
         reader = Reader(text)
         found = re.findall(r"([^\s;&|(){}]+)\s*\(\)|\bfunction\s+([^\s(]+)", text)
-        self.defines = set(chain.from_iterable(found))  # names of functions
+        self.defines = set(chain(*found))  # names of functions
         self.read_attributes(reader)
         self.visit(reader.nodes)
         self.functions = functions_in(reader.nodes)
@@ -7986,7 +7986,7 @@ class ScriptRun(Run):
         # And those to which only the shell has come, by the keys of calls.
         self.shell_only: Dict[Any, List[Test]] = defaultdict(list)
         # Tests that have not ended, and the files that they have to themselves.
-        self.busy: Dict[Test, AbstractSet[str]] = {}
+        self.busy: Dict[Test, Set[str]] = {}
         # By path, the test that writes there by a redirection or a filter of the script (`>log`, `| tee log`).
         self.written: Dict[str, Test] = {}
         # Ends of commands that are known (`number:turn`): the shell and a subshell may both report one.

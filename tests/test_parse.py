@@ -1350,7 +1350,8 @@ class Keys(ParseCase):
                   "A=1 python3 x",
                   "A=1 python3 'x --y'", "A=1 python3 x --y > z", "A=1 python3 x; --y", "A=1 python3 xé --y",
                   "A=1 python3 x\udce9 --y",
-                  *(f"{{ python3 - <<E\n{text}\nE\n}}" for text in "ab"), *(f"python3 - <<E\n{text}\nE" for text in "ab")]
+                  *(f"{{ python3 - <<E\n{text}\nE\n}}" for text in "ab"),
+                  *(f"python3 - <<E\n{text}\nE" for text in "ab")]
         self.assertEqual(len(set(self.keys(others))), len(others))
 
     def test_the_label_of_a_run_test_call_is_no_part_of_its_key(self) -> None:

@@ -174,6 +174,13 @@ class AppendTest(RecordCase):
         with self.assertRaises(OSError):
             self.record.append(self.path, b"line\n")
 
+    def test_what_cannot_be_written_is_named(self) -> None:
+        self.record.append(self.path, b"")
+        full = OSError(28, "No space left on device")
+        with mock.patch("os.write", side_effect=full), self.assertRaises(OSError) as caught:
+            self.record.append(self.path, b"line\n")
+        self.assertEqual(caught.exception.filename, self.path)
+
     def test_a_line_that_is_written_in_part_raises(self) -> None:
         command = [sys.executable, "-c", WRITE_TWICE, os.path.join(self.folder, "other"), self.path]
         ran = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
