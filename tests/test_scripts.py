@@ -648,23 +648,23 @@ class FeatureTest(ScriptCase):
         up, gate, there = (Fifo(self, name) for name in ("up", "gate", "there"))
         # The scout runs it where it has found all tests, the shell where all have ended.
         self.stub("uname", '#!/bin/sh\necho there >"${0%/*}/../there"\n')
-        gate.release()
-        gate.release()
-        noted = self.conduct(text, gpus="0,1").journal()
-        up.lines(2)
-        there.lines(2)
+
+        def ran(*options: str) -> Ran:
+            process = self.begin(text, *options, gpus="0,1")
+            up.lines(2)
+            there.lines()
+            gate.release()
+            gate.release()
+            there.lines()
+            return self.end(process)
+
+        noted = ran().journal()
         taught = lines(*(json.dumps({**record, "seconds": names.get(record.get("label", ""), 50)}) for record in noted))
         for folder, options in (("logs", ()), ("other", ("--history", "taught.jsonl", "--log-dir", "other"))):
             with self.subTest(folder):
                 self.write("taught.jsonl", taught)
                 self.write("logs/run_tests.jsonl", "" if options else taught)
-                process = self.begin(text, *options, gpus="0,1")
-                up.lines(2)
-                there.lines()
-                gate.release()
-                gate.release()
-                self.assertEqual(starts(self.end(process).text), ["first", "pair", "b", "d", "c", "a", "e", "f"])
-                there.lines()
+                self.assertEqual(starts(ran(*options).text), ["first", "pair", "b", "d", "c", "a", "e", "f"])
 
     def test_what_the_script_leaves(self) -> None:
         """Its daemons end with the run."""
