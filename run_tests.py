@@ -7048,8 +7048,8 @@ class ScriptFile:
 # bash code behind the number of its question: if a signal has cut off an earlier question, the answer to that comes
 # first. Who asks what:
 #
-#   both   kind    file, line, command, folder, functions around it,  _rt_code: `calm`, or bash for each time it comes
-#                  `function` if the command calls one
+#   both   kind    file, line, command, folder, `function` if it      _rt_code: `calm`, or bash for each time it comes
+#                  calls one, functions around it
 #   both   each    number of a command, its words as they are now     bash for this time
 #   both   test    where its output and its errors go, who comes to   shell: sets _rt_status, once the test has ended;
 #                  it, number, label, process, program, files         scout: nothing, once it may go on
@@ -7184,9 +7184,9 @@ _rt_hook() {
   case $_rt_after in any | "$BASHPID") _rt_report_end ;; esac
   case ${_rt_flags//[!T]/}:$_rt_command in
     *_rt_rest*) ;;    # the script sets a trap again as `trap -p` has shown it, with our part
-    :* | *FUNCNEST* | T:set\ *+*T* | *functrace* | *extdebug* | T:set\ -*k* | *keyword* | \
-      *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG* | *trap*continue* | *trap*break* | *:set\ *posix* | \
-      *:ulimit\ *-f* | \
+    :* | *FUNCNEST* | T:set\ +*T* | T:set\ -[!-]*+*T* | T:set\ -k* | T:set\ -[!-]*k* | *:set\ *posix* | \
+      *:set\ *keyword* | *:shopt\ *keyword* | *functrace* | *extdebug* | *:ulimit\ *-f* | \
+      *[:\ ]trap\ *[Rr][Ee][Tt][Uu][Rr][Nn]* | *[:\ ]trap\ *DEBUG* | *[:\ ]trap\ *continue* | *[:\ ]trap\ *break* | \
       *ulimit*n\ [0-9] | *ulimit*n\ [0-9][0-9] | *ulimit*n\ [12][0-9][0-9])
       [[ ! $_rt_skips ]] || _rt_lost "bash runs all by itself behind"
       _rt_alone=1     # behind our `set -T`, functions inherit a trap for RETURN; our descriptors are above so few
@@ -7198,7 +7198,7 @@ _rt_hook() {
   _rt_code=${_rt_known[$_rt_place]-}
   [[ $_rt_code ]] || {
     ! builtin declare -F -- "${_rt_command%%[$' \t\n']*}" >/dev/null || _rt_code=function
-    _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "$PWD" "${_rt_functions[*]}" "$_rt_code"
+    _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "$PWD" "$_rt_code" "${_rt_functions[@]}"
     _rt_known[$_rt_place]=$_rt_code
   }
   _rt_do
@@ -7215,7 +7215,7 @@ _rt_do() {       # runs the runner's code for a command
 }
 _rt_function() { # a call of a function, if that is still defined
   _rt_is_function "${_rt_command%%[$' \t\n']*}" || {
-    _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "$PWD" "${_rt_functions[*]}" ''
+    _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "$PWD" '' "${_rt_functions[@]}"
     _rt_do
   }
 }
@@ -8115,9 +8115,9 @@ class ScriptRun(Run):
     # What the shells ask.
 
     def on_kind(
-        self, source: str, line: str, command: str, directory: str, functions: str, what: str
+        self, source: str, line: str, command: str, directory: str, *functions: str
     ) -> str:
-        """A shell has come to a command for the first time; `what` says whether it is a function."""
+        """A shell has come to a command for the first time; `functions` are as `Script.kind` has them."""
         files = self.script.files
         if source not in files:
             # Right behind `source`, the folder is the same.
@@ -8126,10 +8126,9 @@ class ScriptRun(Run):
         file = files[source]
         if file.obstacle:
             self.on_lost(file.obstacle)
-        place = source, line, command, what
+        place = source, line, command, functions[0]
         if place not in self.codes:  # the other shell has not come there
-            within = [what, *functions.split()]
-            self.codes[place] = self.script.kind(file, int(line), command, within)
+            self.codes[place] = self.script.kind(file, int(line), command, functions)
         return f"_rt_hides={'1' * self.script.hides} _rt_code={shlex.quote(self.codes[place])}"
 
     def on_each(self, number: str, *words: str) -> str:

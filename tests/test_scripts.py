@@ -881,6 +881,15 @@ class FeatureTest(ScriptCase):
                                        r"(.|\n)*nothing ran in parallel: .*\n"
                                        r"0 tests in \S+ on 4 GPU\(s\): none ran beside others\n$")
 
+    def test_words_that_end_no_handing_over(self) -> None:
+        """Those of a test, or arguments, that look like a trap or an option which would."""
+        ran = self.conduct(lines("pytest test_bootstrap.py --continue", "pytest test_keyword.py",
+                                 "set -- --backend=x+T", 'pytest "$1"'))
+        self.assertEqual((ran.code, len(starts(ran.text)), "by itself" in ran.err), (0, 3, False))
+        ran = self.conduct(HEAD + lines("IFS=,", 'run() { "$@"; }', "suite() { run pytest a; run pytest b; }",
+                                        "suite || test_fail suite"))
+        self.assertEqual(starts(ran.text), ["suite", "suite #2"])
+
     def test_refusals(self) -> None:
         """What a script cannot do is refused before anything starts, with the reason."""
         self.write("list.txt", "python3 list\n")
