@@ -7995,7 +7995,8 @@ class ScriptRun(Run):
         self.moves: Dict[str, List[str]] = defaultdict(list)
         # By number, how often the scout has come to a command, or the shell to a `cd`.
         self.turns: Dict[str, Iterator[int]] = defaultdict(count)
-        # By key of a program, how many tests were known when it had ended, with no failure before.
+        self.ended: Dict[Test, int] = {}  # tests that have ended, and how many were known then
+        # By key of a program, how many tests were known when it had ended for the first time.
         self.tried: Dict[str, int] = {}
         self.beside: Set[Test] = set()  # tests that ran while others did
         self.reasons: Dict[str, None] = {}  # why tests have run alone
@@ -8050,9 +8051,8 @@ class ScriptRun(Run):
     def handle(self, event: Any) -> None:
         """Note what has happened, and do what follows from it."""
         if isinstance(event, Asked):
-            number, reply, role, kind, *fields = event.words
+            number, reply, self.role, kind, *fields = event.words
             self.question = reply, number
-            self.role = role
             answer = getattr(self, f"on_{kind}")(*fields)
             if answer is not None:
                 self.shell.answer(self.question, answer)
@@ -8068,6 +8068,7 @@ class ScriptRun(Run):
         if is_news:
             self.record.attempt_end(result)
         self.console.concluded(result)
+        self.ended[result.test] = len(self.tests)
         self.busy.pop(result.test, None)
         if result.test in self.shell_waits_for:
             self.retire(result.test)
@@ -8243,7 +8244,7 @@ class ScriptRun(Run):
         is_main = call.shell == f"{self.shell.folder}/shell"
         self.note_ahead(
             site.described,
-            lambda test, other: other is not site and (has_twin or test.index < known),
+            lambda test, other: test.index < known or (has_twin and other is not site),
             has_parted=is_main,
         )
         awaited = self.scout_waits_for
@@ -8348,9 +8349,10 @@ class ScriptRun(Run):
         has waited where it had to. `is_beside`: whether bash might run a test at the same time, too.
         """
         for test, ahead in self.scout_only.items():
-            has_begun = test not in self.schedule.waiting
             counts = self.has_failed or (has_parted and not ahead.site.is_background)
-            if counts and has_begun and not is_beside(test, ahead.site):
+            if test in self.schedule.waiting or is_beside(test, ahead.site):
+                continue  # it has not begun, or might run at the same time
+            if counts:
                 self.too_early = self.too_early or f"{test.label} went ahead of {what}"
 
     def on_did(self, number: str, is_past: bool = False) -> None:
@@ -8429,11 +8431,11 @@ class ScriptRun(Run):
         self.bash_has_ended = True
         self.held.clear()
         self.end_jobs()
-        for test in list(self.scout_only):  # nobody asks for those that have not started
-            if test in self.schedule.waiting:
-                self.tests.remove(test)
-                del self.scout_only[test]
-                del self.schedule.waiting[test]
+        # Nobody asks for those that have not started.
+        for test in self.scout_only.keys() & self.schedule.waiting:
+            self.tests.remove(test)
+            del self.scout_only[test]
+            del self.schedule.waiting[test]
         if self.shell.fault:
             raise self.shell.fault
 
@@ -8483,15 +8485,12 @@ class ScriptRun(Run):
         self.record.test_end(result)
         self.show()
         log = os.path.abspath(self.record.log_path(test))
-        logs = [log]
-        if test.splits:
-            logs.append(f"{log}.err")
+        logs = [log, f"{log}.err"][: 1 + test.splits]
         status = result.status or 0
-        is_missed = test in self.shell_only[call.key] and not call.site.waits_for_shell
-        if is_missed:  # while it ran, tests below it may have begun
-            self.note_missed(call)
-        if not self.has_failed:
-            self.tried.setdefault(call.program.key, len(self.tests))
+        if test in self.shell_only[call.key] and not call.site.waits_for_shell:
+            self.note_missed(call)  # while it ran, tests below it may have begun
+        else:
+            self.tried.setdefault(call.program.key, self.ended[test])
         self.has_failed |= result.status != 0
         if self.options.fails(result.outcome) or result.status is None:
             self.unhandled[call.label or str(call.site.line)] += 1

@@ -796,6 +796,8 @@ printf '[ ! -e made ]' >test_f⏎chmod +x test_f⏎trap ': >made' ERR⏎pytest a
 exec 3>made⏎printf '! grep -q x made' >test_f⏎chmod +x test_f⏎pytest a --late --exit=1 || echo x >&3⏎./test_f || exit 4⏎
 exit 0
 trap 'echo "@ e"; continue' ERR⏎for t in 0 1 0; do pytest a --exit=$t; done⏎pytest b⏎pytest c⏎exit 0
+b() { bash -c 'if [ -e n ]; then echo 2 >m.csv; else echo 1 >m.csv; : >n; exit 1; fi' tests/b --out m.csv; }⏎
+bash -c 'sleep 0.5' tests/a⏎b || b || exit 3⏎bash -c '! grep 2 m.csv' tests/c m.csv || exit 4⏎exit 0
 pytest a --exit=1 || N=`expr ${N:-0} + 1`⏎pytest b⏎for i in `seq 1 $N`; do pytest c --exit=1 || N=$((N+2)); done⏎exit $N
 """
 

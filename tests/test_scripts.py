@@ -1053,10 +1053,15 @@ class AheadTest(ScriptCase):
     def test_a_test_that_is_tried_again(self) -> None:
         """What runs beside it the first time does so the second time."""
         Fifo(self, "up")
-        ran = self.conduct(lines('retry() { "$@" || { sleep 0.1; "$@"; }; }',
-                                 "retry bash -c '[ -e t ] || { read x <>up; >t; exit 1; }' tests/a || exit 1",
-                                 "bash -c 'echo x 1<>up' tests/b"))
-        self.assertEqual((ran.code, len(starts(ran.text)), "went ahead" in ran.err), (0, 3, False))
+        retry = 'retry() { "$@" || { sleep 0.1; "$@"; }; }'
+        for text in (lines(retry, "retry bash -c '[ -e s ] || { read x <>up; >s; exit 1; }' tests/first || exit 1",
+                           "retry bash -c '[ -e t ] || { read x <>up; >t; exit 1; }' tests/a || exit 1"),
+                     lines("for n in u v; do for i in 1 2; do",
+                           "bash -c '[ -e $0 ] || { read x <>up; >$0; exit 1; }' $n tests/a && break",
+                           "sleep 0.1", "done; done")):
+            with self.each(text):
+                ran = self.conduct(text + "bash -c 'printf \"x\\ny\\n\" 1<>up' tests/b\n")
+                self.assertEqual((ran.code, len(starts(ran.text)), "went ahead" in ran.err), (0, 5, False))
 
     def test_what_only_a_failure_does(self) -> None:
         """A handler that goes elsewhere and back lets no test run twice; a trap that is mended has not run again."""
