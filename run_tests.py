@@ -7985,8 +7985,8 @@ class ScriptRun(Run):
         self.scout_only: Dict[Test, Call] = {}  # those to which only the scout has come
         # And those to which only the shell has come, by the keys of calls.
         self.shell_only: Dict[Any, List[Test]] = defaultdict(list)
-        # Tests that have not ended, and the files that they have to themselves.
-        self.busy: Dict[Test, Set[str]] = {}
+        # Tests that have not ended, and their paths, as `paths_of` has them.
+        self.busy: Dict[Test, Mapping[str, bool]] = {}
         # By path, the test that writes there by a redirection or a filter of the script (`>log`, `| tee log`).
         self.written: Dict[str, Test] = {}
         # Ends of commands that are known (`number:turn`): the shell and a subshell may both report one.
@@ -8068,8 +8068,8 @@ class ScriptRun(Run):
         if is_news:
             self.record.attempt_end(result)
         self.console.concluded(result)
-        self.ended[result.test] = len(self.tests)
         self.busy.pop(result.test, None)
+        self.ended[result.test] = len(self.tests)
         if result.test in self.shell_waits_for:
             self.retire(result.test)
 
@@ -8264,8 +8264,12 @@ class ScriptRun(Run):
             self.reasons.setdefault(why)
             return self.end_in_shell(call.site.number, turn)
         else:
-            busy = frozenset(self.written).union(*self.busy.values())
-            shared = busy.intersection(call.paths)
+            shared = {
+                path
+                for busy in [dict.fromkeys(self.written, True), *self.busy.values()]
+                for path in busy.keys() & call.paths
+                if busy[path] or call.paths[path]
+            }
             junit = os.path.join(program.directory, junit_word(program.words[1:]))
             if junit in shared:
                 warn_once(
@@ -8273,8 +8277,7 @@ class ScriptRun(Run):
                 )
             if shared:
                 self.reasons.setdefault(f"{where} waits for a test that has {min(shared)}, too")
-            is_far = len(self.scout_only) > 16 * self.schedule.pool.size
-            if is_far or shared or call.stdin != "":
+            if shared or call.stdin or len(self.scout_only) > 16 * self.schedule.pool.size:
                 return None
             text = "".join(f">{file}\n" for file in call.files)
             for name in stems_written(text, self.options.log_dir):
@@ -8291,7 +8294,7 @@ class ScriptRun(Run):
     def add(self, call: Call, splits: bool) -> Test:
         """A new test, which the schedule is to know."""
         test = self.test_of(call, splits)
-        self.busy[test] = {path for path, is_exclusive in call.paths.items() if is_exclusive}
+        self.busy[test] = call.paths
         self.tests.append(test)
         self.console.total = len(self.tests)
         self.schedule.waiting[test] = 0  # it is in no line: only a Submit lets it start
@@ -8443,9 +8446,7 @@ class ScriptRun(Run):
         """End the tests that the script has left as jobs."""
         schedule = self.schedule
         schedule.actions = []
-        schedule.give_up(
-            [test for test in self.shell_waits_for if test in schedule.waiting], Outcome.NOT_RUN
-        )
+        schedule.give_up(self.shell_waits_for.keys() & schedule.waiting, Outcome.NOT_RUN)
         if self.shell_waits_for:
             warn(
                 f"the script has ended before its jobs: {first_of([test.label for test in self.shell_waits_for])}"

@@ -798,6 +798,7 @@ exit 0
 trap 'echo "@ e"; continue' ERR⏎for t in 0 1 0; do pytest a --exit=$t; done⏎pytest b⏎pytest c⏎exit 0
 b() { bash -c 'if [ -e n ]; then echo 2 >m.csv; else echo 1 >m.csv; : >n; exit 1; fi' tests/b --out m.csv; }⏎
 bash -c 'sleep 0.5' tests/a⏎b || b || exit 3⏎bash -c '! grep 2 m.csv' tests/c m.csv || exit 4⏎exit 0
+echo 1 >m.csv⏎bash -c 'sleep 0.3; grep 2 m.csv' tests/a m.csv || exit 4⏎bash -c 'echo 2 >m.csv' tests/b --out m.csv⏎exit 0
 pytest a --exit=1 || N=`expr ${N:-0} + 1`⏎pytest b⏎for i in `seq 1 $N`; do pytest c --exit=1 || N=$((N+2)); done⏎exit $N
 """
 
