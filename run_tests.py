@@ -7349,8 +7349,13 @@ _rt_mend_trap() {
   case $2 in SIG* | ERR) _rt_uses_stub=$_rt_stub ;; esac
   case $1 in *_rt_*) builtin return ;; esac
   _rt_texts[$2]=$1
-  # Behind a subshell that has failed, the ERR trap may run, or have run, without our code.
-  [[ $2 != ERR || $_rt_piped == 0 || ! $_rt_scouted ]] || _rt_send trapped "$2" "$1"
+  # Behind a subshell that has failed, the ERR trap may run, or have run, without our code. If a pipeline is last in it,
+  # and our trap sees that, bash 5.2 takes the command behind it for failed: it goes on without us.
+  [[ $2 != ERR || $_rt_piped == 0 ]] || {
+    [[ ! $_rt_scouted ]] || _rt_send trapped "$2" "$1"
+    _rt_flags=
+    builtin return
+  }
   case $2:$1 in *:*PIPESTATUS* | DEBUG:* | RETURN:*) builtin return ;; EXIT:*) _rt_end= ;; esac
   local _rt_text=${1//'$BASH_COMMAND'/'${_rt_tested:-$BASH_COMMAND}'}
   _rt_text=${_rt_text//'${BASH_COMMAND}'/'${_rt_tested:-$BASH_COMMAND}'}
@@ -8198,8 +8203,10 @@ class ScriptRun(Run):
             if test in self.scout_only or test in self.shell_waits_for
         }
         # A test that reads a pipe holds the only slot. This one may write to that pipe, and must not wait for the slot.
-        is_read = any(test.stdin.startswith("/") for test in self.shell_waits_for)
-        if (is_read and self.sequential) or call.stdin is None:
+        is_read = self.sequential and any(
+            test.stdin.startswith("/") for test in self.shell_waits_for
+        )
+        if is_read or call.stdin is None:
             self.shell.answer(call.question, '_rt_run "$@"')
             return
         self.let_scout_past(call.site)
@@ -8352,10 +8359,9 @@ class ScriptRun(Run):
         has waited where it had to. `is_beside`: whether bash might run a test at the same time, too.
         """
         for test, ahead in self.scout_only.items():
-            counts = self.has_failed or (has_parted and not ahead.site.is_background)
             if test in self.schedule.waiting or is_beside(test, ahead.site):
                 continue  # it has not begun, or might run at the same time
-            if counts:
+            if self.has_failed or (has_parted and not ahead.site.is_background):
                 self.too_early = self.too_early or f"{test.label} went ahead of {what}"
 
     def on_did(self, number: str, is_past: bool = False) -> None:
@@ -8426,6 +8432,7 @@ class ScriptRun(Run):
     def on_alone(self, source: str, line: str, command: str) -> None:
         """From here on bash runs the script by itself, since its trap would not see all."""
         why = f"behind `{command}` ({source}:{line}) bash runs all by itself"
+        self.note_ahead(f"what is behind `{command}` ({source}:{line})", has_parted=True)
         self.on_lost(why)
         warn(f"{self.name}: {why}")
 
@@ -8533,13 +8540,14 @@ class ScriptRun(Run):
             key = text
         variable = [*self.machine.readers, CUDA][0].variable
         mask = to_text(program.environment.get(to_bytes(variable), b""))
-        path = find_program(program.words[0], program.environment) or program.words[0]
+        name = program.words[0]
+        path = find_program(name, program.environment) or name
         environment = {**program.environment, b"_": to_bytes(path)}
         line = TestLine(
             site.file.name,
             site.line,
             key,
-            program.words[0],
+            name,
             key_of([key]),
             site.attributes,
             mask=f"={mask}" * (mask != os.environ.get(variable, "")),
