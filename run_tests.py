@@ -7373,6 +7373,7 @@ _rt_rest() {
 """
 SCOUT_HOOK = r"""
 _rt_skips=1      # it skips each command, unless the code for the command says that it runs it
+_rt_behind=      # it has come too late to find what the shell has found, and waits at the next test
 _rt_other() {
   if [[ $BASHPID != "$_rt_shell" ]]; then
     _rt_lost "it cannot run, in a subshell,"
@@ -7386,10 +7387,9 @@ _rt_lost() {     # it can go no further
 _rt_meets() { _rt_ask wait "$1"; }
 _rt_itself() { _rt_ask wait "$1"; }
 _rt_start() {    # a test, as _rt_test has it; its words as bash are empty if only the shell may expand them
-  [[ $2 ]] || {
-    _rt_itself "$1"
-    builtin return
-  }
+  [[ $2 && ! $_rt_behind ]] || _rt_itself "$1"
+  _rt_behind=
+  [[ $2 ]] || builtin return
   local _rt_words=$2 _rt_files=$4
   builtin set -- "${_rt_arguments[@]}"
   builtin eval "_rt_files=($_rt_files)"
@@ -7409,6 +7409,15 @@ _rt_trapped() {  # the scout has no traps; that of a subshell runs in the middle
   [[ $BASHPID == "$_rt_shell" || $_rt_command != *EXIT* ]] || _rt_lost "it does not run the trap of"
 }
 _rt_pass() { :; }
+_rt_native() {   # a `[[` or `((` that has ended so in the shell: one that is skipped passes
+  case $1:$_rt_command in
+    0:*=~* | *[\`\(]*) _rt_skip= ;;     # it sets something, perhaps
+    [!0]*)
+      _rt_skip=
+      builtin set -- "${_rt_arguments[@]}"
+      builtin eval "! $_rt_command" || _rt_behind=1 ;;
+  esac
+}
 _rt_fail() {     # lets the command fail
   local _rt_first=${_rt_command%%[$' \t\n']*}
   if builtin eval "function $_rt_first () { builtin return $1; }"; then
@@ -7944,7 +7953,7 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
         elif "x" in flags:
             lines.append(f"export {name}")
     if is_native:
-        lines.append("_rt_skip=")
+        lines.append(f"_rt_native {status}")
     if must_fail:
         lines.append(f"_rt_fail {status}")
     return "\n".join(lines)
