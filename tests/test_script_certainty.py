@@ -798,11 +798,13 @@ exit 0
 trap 'echo "@ e"; continue' ERR⏎for t in 0 1 0; do pytest a --exit=$t; done⏎pytest b⏎pytest c⏎exit 0
 b() { bash -c 'if [ -e n ]; then echo 2 >m.csv; else echo 1 >m.csv; : >n; exit 1; fi' tests/b --out m.csv; }⏎
 bash -c 'sleep 0.5' tests/a⏎b || b || exit 3⏎bash -c '! grep 2 m.csv' tests/c m.csv || exit 4⏎exit 0
-echo 1 >m.csv⏎bash -c 'sleep 0.3; grep 2 m.csv' tests/a m.csv || exit 4⏎bash -c 'echo 2 >m.csv' tests/b --out m.csv⏎exit 0
+echo 1 >m.csv⏎bash -c 'sleep 0.3; grep 2 m.csv' tests/a m.csv || exit 4⏎
+bash -c 'echo 2 >m.csv' tests/b --out m.csv⏎exit 0
 trap 'true | true' ERR⏎( pytest a --exit=1 )⏎[ x = x ] && exit 5⏎exit 0 ¦ trap 'true | true' ERR⏎
 (bash -c 'sleep 0.3; exit 1' tests/a)⏎bash -c '[ -e n ] || { : >n; exit 1; }' tests/b || exit 4⏎exit 0
 mkdir tests⏎echo 'exit 1' >tests/x⏎chmod +x tests/x⏎trap 'exit $RET' EXIT⏎RET=0⏎shopt -so posix⏎tests/x || RET=4
-mkdir tests⏎echo 'exit 1' >tests/x⏎chmod +x tests/x⏎trap 'exit $RET' EXIT⏎RET=0⏎export POSIXLY_CORRECT=1⏎tests/x || RET=4
+mkdir tests⏎echo 'exit 1' >tests/x⏎chmod +x tests/x⏎trap 'exit $RET' EXIT⏎RET=0⏎
+export POSIXLY_CORRECT=1⏎tests/x || RET=4
 pytest a --exit=1 || N=`expr ${N:-0} + 1`⏎pytest b⏎for i in `seq 1 $N`; do pytest c --exit=1 || N=$((N+2)); done⏎exit $N
 """
 

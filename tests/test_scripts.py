@@ -1108,6 +1108,11 @@ class AheadTest(ScriptCase):
         self.assertEqual((ran.code, ran.outcomes()), (1, {"a": "failed", "b": "passed"}))
         self.assertIn(f"b went ahead of `echo x > file` (test.sh:{HEAD.count(chr(10)) + 1}), behind a failure", ran.err)
         self.assertNotIn("went ahead", self.conduct(text + "exit 4\n").err)      # which is no pass by itself
+        for command, told in (("rm -f file", True), ("echo x >file", True), ("echo x >>log", False)):
+            with self.each(command):    # a failure that may have come by that
+                ran = self.conduct(HEAD + lines(f"python3 a --beside=b --exit=1 || {{ test_fail a; {command}; }}",
+                                                "python3 b --exit=1 || { test_fail b; exit 6; }"), "--timeout", "9s")
+                self.assertEqual((ran.code, "b went ahead of `" in ran.err), (6, told), ran.err)
 
     def test_one_by_one(self) -> None:
         """From such a comment on."""
@@ -1189,25 +1194,30 @@ class ReadingTest(unittest.TestCase):
         tells = re.search(r"(?ms)^_rt_program\(\) \{.*?^\}$", ASK)
         assert tells is not None
         text = tells.group() + r"""
-            _rt_folder=. _rt_cat=cat _rt_asked=0 _rt_whole=
-            _rt_ask() { mv "$_rt_path" "$_rt_name"; }
+            _rt_cat=cat _rt_asked=0 _rt_whole=
+            in_folder() { _rt_folder=$PWD/$1; mkdir -p $1; }
+            _rt_ask() { echo "$3"; }
             export A=$'1\n\t\e\\E"\'$`é' B C=" "; umask 027
             exported() { echo; }; export -f exported
-            _rt_name=first; _rt_program tool "a b" ""
-            _rt_name=whole _rt_whole=1; D=1 _rt_program tool "a b" ""
-            _rt_name=again _rt_whole=; D=1 _rt_program tool "a b" ""
-            _rt_name=other; D=2 _rt_program tool
+            in_folder first; _rt_program tool "a b" ""
+            in_folder whole; _rt_whole=1; D=1 _rt_program tool "a b" ""
+            in_folder again; _rt_program tool "an earlier test, and a longer one"
+            _rt_whole=; D=1 _rt_program tool "a b" ""
+            in_folder other; D=2 _rt_program tool
         """
         known: Dict[bytes, Any] = {}
         with tempfile.TemporaryDirectory() as folder:
-            subprocess.run(["bash", "-c", text], cwd=folder, check=True)
-            first, whole, again, other = (
-                read_program(f"{folder}/{name}", known) for name in ("first", "whole", "again", "other"))
+            told = subprocess.run(["bash", "-c", text], cwd=folder, check=True, stdout=subprocess.PIPE).stdout
+            marks = told.decode().splitlines()
+            del marks[2]    # the next one is written over it
+            with self.assertRaises(OSError):
+                read_program(f"{marks[0]}0", known)    # it has not been written to its end
+            first, whole, again, other = (read_program(mark, known) for mark in marks)
         assert whole is not None and first is None and other is None
         self.assertEqual(whole, again)
         self.assertEqual((whole.words, whole.directory), (("tool", "a b", ""), os.path.realpath(folder)))
-        told = {name: whole.environment.get(name) for name in (b"A", b"B", b"C", b"D")}
-        self.assertEqual(told, {b"A": "1\n\t\x1b\\E\"'$`é".encode(), b"B": None, b"C": b" ", b"D": b"1"})
+        values = {name: whole.environment.get(name) for name in (b"A", b"B", b"C", b"D")}
+        self.assertEqual(values, {b"A": "1\n\t\x1b\\E\"'$`é".encode(), b"B": None, b"C": b" ", b"D": b"1"})
         self.assertEqual((whole.umask, b"BASH_FUNC_exported%%" in whole.environment), (0o27, True))
 
 
