@@ -5540,7 +5540,7 @@ class Console:
                 end_s = attempt.began + self.estimates.seconds[attempt.test]
                 seconds[attempt.test] = max(end_s - now, 0.0)
             minutes = ceil(shortest(seconds, schedule.pool.size, self.cpus) / 60)
-            self.forecast = f"about {max(minutes, 1)} min"
+            self.forecast = f"{f'about {minutes}' if minutes > 1 else 'under 1'} min"
             self.forecast_at = now + 1
         return self.forecast
 

@@ -168,7 +168,7 @@ class ParallelTest(ConsoleCase):
     def test_what_history_expects(self) -> None:
         """Above all GPUs' share and the longest test; nothing is guessed where most tests are unknown."""
         for seconds, expected in (("600 1200 30 30", "about 20 min"), ("600 600 600 600", "about 20 min"),
-                                  ("6 6 6 6", "about 1 min"), ("9000 9000 1 1", "about 151 min"),
+                                  ("6 6 6 6", "under 1 min"), ("9000 9000 1 1", "about 151 min"),
                                   ("600 600 - -", ""), ("600 600 600 -", "about 18 min")):
             times = [None if word == "-" else float(word) for word in seconds.split()]
             tests = [a_test(index, attributes=run_tests.Attributes(time=time)) for index, time in enumerate(times)]
