@@ -8673,7 +8673,7 @@ class ScriptRun(Run):
         return status
 
     def say_what_ran_alone(self) -> None:
-        """Say how many tests ran while no other did, and why the first of them."""
+        """Say how many tests ran while no other did, and why one had to wait first."""
         if not self.tests:
             why = NO_TESTS
             if self.script.called:
@@ -8685,7 +8685,9 @@ class ScriptRun(Run):
             self.reasons.setdefault("tests need more than half of the GPUs")
         reasons = list(self.reasons)
         if reasons and count and len(self.tests) > 1:
-            warn(f"{counted(count, 'test')} ran while no other did: {reasons[0]}")
+            warn(
+                f"{counted(count, 'test')} ran while no other did; first reason to wait: {reasons[0]}"
+            )
             for why in reasons[1:] * self.options.verbose:
                 tell(f"    {why}")
 

@@ -47,7 +47,7 @@ PROCESS = re.compile(rb"(?<=: line )\d+: *\d+ |\b(wait |P\w+=)\d+")
 DEATH = re.compile(rb"(: line PID [A-Z][a-z]+(?: [a-z()]+)*  ) +(?:(?!\xe2\x86\x92).)*")
 # … and, with several slots, in the runner's own lines.
 BLOCK = re.compile(rb"^(?:Detected \d+ GPU\(s\):.*|>>> (?:Starting|Finished): .*(?:\n    .* \xe2\x86\x92 .*)?|"
-                   rb"run_tests\.py: \d+ tests? ran while no other did: .*|"
+                   rb"run_tests\.py: \d+ tests? ran while no other did; .*|"
                    rb"run_tests\.py: .*:\d+: \d+ commands? without a handler may test something, too; .*|"
                    rb"run_tests\.py: .*: nothing ran in parallel: the script has come to no test, .*|"
                    rb"run_tests\.py: errors of tests go elsewhere .*)\n", re.MULTILINE)

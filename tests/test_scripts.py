@@ -973,7 +973,7 @@ class ScoutTest(TrialCase):
                     "python3 a --slow || test_fail a", where, "python3 b $X --slow || test_fail b",
                     "python3 c --exit=5 || test_fail c", "exit ${X-$RET}"))
                 told, = lines_of(ran.text, "run_tests.py: ")
-                self.assertRegex(told, "tests ran while no other did: .*" + re.escape(why))
+                self.assertRegex(told, "tests ran while no other did; .*: .*" + re.escape(why))
                 words = " ".join(["python3 b", *re.findall("X=(3|4)", where), "--slow"])
                 self.assertEqual(beside(ran.events, words), [])
 
@@ -1119,7 +1119,7 @@ class AheadTest(ScriptCase):
         ran = self.overlap(4, "pytest a --beside=b", "pytest b --beside=a", "#: one-by-one", "pytest c --slow",
                            "pytest d")
         self.assertEqual(beside(self.events(ran), "pytest c --slow"), [])
-        self.assertIn("2 tests ran while no other did: `#: one-by-one`", ran.err)
+        self.assertIn("2 tests ran while no other did; first reason to wait: `#: one-by-one`", ran.err)
 
     def test_files_that_tests_share(self) -> None:
         """A test waits for the one that writes a file that it names."""
