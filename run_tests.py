@@ -1152,8 +1152,8 @@ def check_status(
     if visible.isdisjoint([*suspects, *others]):
         raise BadValue(
             f"this line passes even if `{[*foreground, *suspects][0].name}` fails; write "
-            '`command || test_fail "label"`, for a pipe `set -o pipefail` above, or `|| true` if that is meant; what '
-            "it sets is gone with it: let a file that is sourced set that"
+            '`command || test_fail "label"`, for a pipe `set -o pipefail` above, or `|| true` if that is meant; '
+            "variables for the lines below can be set by a file that is sourced"
         )
     for node in foreground:
         if node not in visible and re.match(f"{PREFIXES}(?:{RUNS_TESTS})", head_of(node)):
@@ -1926,8 +1926,8 @@ def find_hints(parsed: ListFile, options: Options) -> None:
                 "prepares",
                 test.line,
                 f"`{prepares.group(1)}` is a test here and runs beside those below; put it into the script that calls "
-                "the runner, or write `wait` below it; a whole script is to be a file that ends in .sh, or begins "
-                "with #!",
+                "the runner, or write `wait` below it; to run a whole script, give a file that ends in .sh or "
+                "begins with #!",
             )
         has_one = test.attributes.gpus is None and need_of(test, options) == 1
         text = " ".join([*test.assigned, test.body])
@@ -2399,7 +2399,7 @@ def list_text(name: str) -> str:
             data = file.read()
     except OSError as error:
         raise ListError(
-            f"{name}: cannot read this list ({error.strerror}); check its path; a command is a line of a list"
+            f"{name}: cannot read this list ({error.strerror}); check its path; a command goes on a line of a list"
         ) from None
     if name == "-" and data.startswith(b"#!"):
         raise ListError(
