@@ -6066,7 +6066,8 @@ SCRIPT_OPTIONS = "--fail-function --tests --one-by-one --verbose".split()
 # By group, as `--help` shows them.
 OPTIONS = """\
 what runs
-  lists LIST: bash, one test per command; `-` is standard input; or one script (.sh or #!), as it is
+  lists LIST: bash, one test per command; `#: gpus=2` at its end asks for two GPUs; `-` is standard input; or one \
+script (.sh or #!), as it is
   -k EXPR: tests whose label or tags contain these names: 'fp8 and not (slow or h100)'
   --rerun-failed: tests that did not pass in this list's last run, or were not reached by it
   --repeat N: run each test N times, as tests of their own: `label`, `label (run 2)`; with --fail-fast until one fails
@@ -6077,10 +6078,10 @@ Kubernetes says
   --message TEXT: a commit's message: `[ci WORDS]` adds to --only the tests whose label or tags contain one of the \
 words, `[ci all]` runs all
 in which order
-  --order {auto,file,failed-first}: auto: widest first, then longest, as earlier runs took; one by one on one GPU: file
+  --order {auto,file,failed-first}: auto: widest first, then longest, as earlier runs took; on one GPU: as `file`
   --history FILE: a journal of another run or machine to learn durations from; may be repeated
 where tests run
-  --gpus N|IDS: how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are
+  --gpus N|IDS: how many GPUs, or which (0,2; `2,` is GPU 2 alone); default: the outer mask, else all there are
   --gpus-per-test N|all: for tests that do not say gpus=; default: 1
   --jobs N: slots for `gpus=0` tests beside the GPU tests; default: as many as GPUs
   --require-gpus N: end with exit code 3 if there are fewer, rather than run on those
@@ -6088,18 +6089,19 @@ where tests run
   --pytest-args ARGS: further arguments for pytest targets, in one word: --pytest-args="-x -m 'not slow'"
 when tests are stopped
   --timeout TIME: for each test (90s, 10m, 1h30m), unless its line says timeout=; default: none
-  --slow TIME: announce a test each time that it has run on for so long, with the last line of its log; default: 5m
-  --deadline TIME: end the whole run so early that by then all is reported; what did not run is `not run`
+  --slow TIME: announce a test that still runs, each time so long has passed, with its log's last line; default: 5m
+  --deadline TIME: end the run early enough that all is reported by then; what did not run is `not run`
   --grace TIME: from SIGTERM to SIGKILL; default: 10s
   --fail-fast: start no more tests after the first failure
 what counts as a failure
   --retries N: run a test that did not pass up to N times more, unless its line says retries=
   --retry-on REGEX: retry only failures whose cause, by name or in the log, matches: 'NCCL timeout|port already in use'
-  --flaky {pass,fail}: whether a test that passes at a retry fails the run
-  --skip-code N: a test that exits so, often 77, cannot run here: it is `skipped`, and so is what waits for it
-  --known-failures FILE: lines `label # reason`: where such a test fails, the run does not; where it passes, that is \
-told
-  --leaks {report,fail}: whether a test fails that leaves processes behind; they are ended and named anyway
+  --flaky {pass,fail}: whether a test that passes on a retry fails the run; default: pass
+  --skip-code N: a test that exits with N, often 77, cannot run here: it is `skipped`, and so is what waits for it
+  --known-failures FILE: lines `label # reason`: where such a test fails, the run does not; where it passes, the \
+summary says so
+  --leaks {report,fail}: whether a test that leaves processes behind fails; they are ended and named anyway; \
+default: report
   --fail-function NAME: in a script, `command || NAME ...` is a test too, as with test_fail; may be repeated
   --tests REGEX: in a script, commands that begin so are tests; default, where it has no such NAME: pytest, ctest, \
 mpirun, torchrun, files with test in their path
