@@ -5540,7 +5540,9 @@ class Console:
                 end_s = attempt.began + self.estimates.seconds[attempt.test]
                 seconds[attempt.test] = max(end_s - now, 0.0)
             minutes = ceil(shortest(seconds, schedule.pool.size, self.cpus) / 60)
-            self.forecast = f"{f'about {minutes}' if minutes > 1 else 'under 1'} min"
+            self.forecast = "under 1 min"
+            if minutes > 1:
+                self.forecast = f"about {minutes} min"
             self.forecast_at = now + 1
         return self.forecast
 
@@ -5784,7 +5786,7 @@ def again(results: Results, options: Options) -> Iterator[str]:
 
 def first_of(names: Collection[Any]) -> str:
     """The first ten of many names, and how many more there are."""
-    shown = " ".join(map(str, [*names][:SHOWN]))
+    shown = ", ".join(map(str, [*names][:SHOWN]))
     if len(names) > SHOWN:
         shown += f" \u2026 with {len(names) - SHOWN} more"
     return shown

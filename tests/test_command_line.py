@@ -371,7 +371,7 @@ class Running(CommandLineCase):
         ran = self.run_list("true #: nodes=2 split=2\ntrue #: label=b nodes=3\n")
         self.check(ran, 0, {"true": "passed", "b": "passed"})
         told = "= is for a companion that imports the runner; here it changes nothing\n"
-        self.assertEqual(ran.err, f"tests.txt:1: split{told}tests.txt:1 tests.txt:2: nodes{told}")
+        self.assertEqual(ran.err, f"tests.txt:1: split{told}tests.txt:1, tests.txt:2: nodes{told}")
 
     def test_gpu_and_cpu_tests_at_the_same_time(self) -> None:
         """From several lists, one of them standard input. `--jobs 2` gives two slots even beside two GPU tests."""

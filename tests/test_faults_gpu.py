@@ -152,7 +152,7 @@ class LogTest(GpuCase):
         ran = self.suffer("".join(f"{text} #: label={label}\n" for label in "ab")
                           + "wait\ntrue #: label=c\ntrue #: label=d\n", 3,
                           {"a": "failed", "b": "failed", "c": "not run", "d": "not run"}, env=self.smi)
-        self.assertIn("\n2 failures by cause:\n    2 x no usable GPU: a b\n", ran.text)
+        self.assertIn("\n2 failures by cause:\n    2 x no usable GPU: a, b\n", ran.text)
         self.assertIn("\nStopped, the machine failed: no usable GPU, on every GPU: 2 not run\n", ran.text)
         self.assertEqual(self.quarantined(ran), {})
         self.suffer(f"{text} #: label=a retries=2\ntrue #: label=b\n", 1, {"a": "failed", "b": "passed"}, env=self.smi)

@@ -493,7 +493,7 @@ flaky, 1.0s: i.py ({self.logs}/i.attempt1.log)
 leaked: 1 process: i.py left sleep (pid 7)
 failed, exit 5, 1.0s: j.py ({self.logs}/j.log)
     CUDA out of memory. Tried to allocate 2 GiB
-leaked: 2 processes: j.py left a (pid 8) b (pid 9)
+leaked: 2 processes: j.py left a (pid 8), b (pid 9)
 crashed (SIGKILL, OOM killer), 1.0s: k.py ({self.logs}/k.log)
 blocked: l.py
     waits for b.py, which did not pass
@@ -501,7 +501,7 @@ failed as known, exit 1, issue 7, k:1, 1.0s: o.py ({self.logs}/o.log)
 passes, though known to fail (so): p.py
 skipped, exit 77, 1.0s: n.py ({self.logs}/n.log)
 7 failures by cause:
-    2 x CUDA out of memory: b.py j.py
+    2 x CUDA out of memory: b.py, j.py
     1 x segmentation fault: c.py
     1 x timeout: d.py
     1 x needs 4 GPUs, more than there are: e.py

@@ -405,10 +405,10 @@ class OnlyTest(RunnerCase):
 
     def test_what_names_nothing_is_told(self) -> None:
         self.assertEqual(self.warnings("a", "lost", "gone", "# no label", "b (run 2)"), (
-            "run_tests.py: 2 labels of --only or --known-failures without a test here: gone lost\n"))
+            "run_tests.py: 2 labels of --only or --known-failures without a test here: gone, lost\n"))
         lost = [f"x{number}" for number in range(10, 25)]
         self.assertIn("15 labels of --only or --known-failures without a test here: "
-                      "x10 x11 x12 x13 x14 x15 x16 x17 x18 x19 … with 5 more", self.warnings("a", *lost))
+                      "x10, x11, x12, x13, x14, x15, x16, x17, x18, x19 … with 5 more", self.warnings("a", *lost))
         self.assertEqual(self.warnings("a"), "")
 
     def test_a_test_that_the_file_leaves_out_nowhere_is_new_and_runs(self) -> None:
