@@ -7826,12 +7826,13 @@ class Script:
         site = self.commands[number] = site._replace(number=number)
         return site
 
-    def changed_for(self, node: Node, environment: Iterable[bytes]) -> Set[str]:
+    def changed_for(self, node: Node, environment: Container[bytes]) -> Set[str]:
         """The variables in a test's words or environment that may have another value where a test has failed."""
         if self.exports:
             return self.changed
-        asked = re.findall(READS_VARIABLE, node.text)
-        return self.changed.intersection(chain(*asked, map(to_text, environment)))
+        asked = set(chain(*re.findall(READS_VARIABLE, node.text)))
+        exported = {name for name in self.changed if to_bytes(name) in environment}
+        return self.changed & asked | exported
 
     def kind(self, file: ScriptFile, line: int, text: str, functions: Sequence[str]) -> str:
         """What a command is: `calm`, or bash for each time that it comes.
@@ -8231,7 +8232,8 @@ class ScriptRun(Run):
             self.shell.answer(call.question, '_rt_run "$@"')
             return
         self.let_scout_past(call.site)
-        found = [test for test, ahead in self.scout_only.items() if ahead.key == call.key]
+        key = call.key
+        found = [test for test, ahead in self.scout_only.items() if ahead.key == key]
         if found:
             test = found[0]
             del self.scout_only[test]
@@ -8380,6 +8382,8 @@ class ScriptRun(Run):
         That matters only if a test has failed or the shells have parted: else the scout has come through it, too, and
         has waited where it had to. `is_beside`: whether bash might run a test at the same time, too.
         """
+        if not (self.has_failed or has_parted):
+            return
         for test, ahead in self.scout_only.items():
             if test in self.schedule.waiting or is_beside(test, ahead.site):
                 continue  # it has not begun, or might run at the same time
