@@ -716,10 +716,10 @@ class FeatureTest(ScriptCase):
     def test_a_job_that_the_script_leaves(self) -> None:
         """It ends with the script, as what its shell has started does."""
         self.write("tests/serve.sh", "#!/bin/sh\necho up >up; exec $NAP\n", 0o755)
-        up = Fifo(self, "up")
+        up, gate = Fifo(self, "up"), Fifo(self, "gate")
         process = self.begin(lines("tests/serve.sh & python3 -m pytest --gate", "kill $!; exit 0"))
         up.lines()
-        Fifo(self, "gate").release()
+        gate.release()
         ran = self.end(process)
         self.assertEqual((ran.code, sorted(ran.outcomes().values())), (0, ["interrupted", "passed"]))
 
