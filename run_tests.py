@@ -3294,7 +3294,6 @@ class Broken(NamedTuple):
 
     test: Test
     reason: str
-    details: str = ""  # the traceback, if it is the runner's own mistake
 
 
 class Tick(NamedTuple):
@@ -4282,11 +4281,14 @@ class Process:
         return self.popen.wait()
 
 
-def traceback_text() -> str:
-    """Where the current exception comes from; few runs need the module for it."""
-    import traceback
+def note_crash(error: BaseException, folder: str) -> str:
+    """Keep the traceback of the internal error that is being handled beside the logs; returns what to say of it."""
+    import traceback  # which few runs need
 
-    return traceback.format_exc()
+    path = f"{folder}/run_tests.traceback"
+    with suppress(OSError), open(fresh_file(path), "wb") as file:
+        file.write(to_bytes(traceback.format_exc()))
+    return f"internal error, {error!r}; details are in {path}"
 
 
 def bash_text(
@@ -4416,11 +4418,9 @@ class Host:
         except BaseException as error:  # a thread that dies in silence would hang the run
             attempt.process.signal(SIGKILL)
             why = f"cannot run {test.label}: {error}"
-            details = ""
             if not isinstance(error, OSError):
-                why = f"internal error, {error!r}"
-                details = traceback_text()
-            self.post(Broken(test, why, details))
+                why = note_crash(error, os.path.dirname(attempt.log))
+            self.post(Broken(test, why))
 
     def run_process(self, attempt: Attempt) -> Exited:
         """Run one attempt, from spawn to the look at what it leaves. Raises OSError."""
@@ -4998,13 +4998,6 @@ class Record:
         if os.stat(self.log_dir).st_ino != os.fstat(self.lock).st_ino:
             os.close(self.lock)
             self.lock = lock_directory(self.log_dir)
-
-    def note_crash(self, why: str, details: str) -> str:
-        """Keep the traceback of an internal error beside the logs; returns what to say of it."""
-        path = f"{self.log_dir}/run_tests.traceback"
-        with suppress(OSError), open(fresh_file(path), "wb") as file:
-            file.write(to_bytes(details))
-        return f"{why}; details are in {path}"
 
     def run_end(self, results: Results, code: int, quarantined: Iterable[Sick]) -> None:
         """Journal how the run has ended. If `--only` read `failures`, it now gets this run's alone. Raises OSError."""
@@ -6311,7 +6304,7 @@ class Run:
             # A ListError here: a companion has refused a test of a script.
             self.give_up(str(error))
         except Exception as error:
-            self.give_up(self.record.note_crash(f"internal error, {error!r}", traceback_text()))
+            self.give_up(note_crash(error, self.record.log_dir))
         finally:
             self.host.close()
 
@@ -6346,9 +6339,7 @@ class Run:
     def handle(self, event: Event) -> None:
         """Let the schedule decide on what has happened, and do what it says."""
         schedule = self.schedule
-        if isinstance(event, Broken) and event.details:
-            event = event._replace(reason=self.record.note_crash(event.reason, event.details))
-        elif isinstance(event, Interrupt) and schedule.running and not schedule.interrupts:
+        if isinstance(event, Interrupt) and schedule.running and not schedule.interrupts:
             warn(
                 f"{signal.Signals(event.signum).name}: ending the running tests; once more kills them"
             )

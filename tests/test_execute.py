@@ -167,7 +167,8 @@ class AttemptTest(ProcessCase):
                 broken, = self.events(self.job("true", **changes), log)
                 self.assertIsInstance(broken, Broken)
                 self.assertRegex(broken.reason, reason)
-                self.assertEqual("Traceback" in broken.details, name == "a fault of our own")
+                crash = os.path.join(self.folder, "run_tests.traceback")
+                self.assertEqual(os.path.exists(crash), name == "a fault of our own")
 
     def test_a_failure_has_its_cause_and_a_pass_has_none(self) -> None:
         for script, cause in (("echo Fatal error; exit 1", "Fatal error"), ("echo Fatal error", ""),
