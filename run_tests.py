@@ -3831,9 +3831,9 @@ def check_kind(path: str, pattern: bytes, kind: str) -> None:
 
 def put_aside(path: str, name: str) -> None:
     """Rename a file. A link, a device or nothing at all stays as it is. Raises OSError."""
-    with suppress(FileNotFoundError):
-        if stat.S_ISREG(os.lstat(path).st_mode):
-            os.replace(path, name)
+    with suppress(FileNotFoundError, FileExistsError):
+        check_name(path, has_links=False)
+        os.replace(path, name)
 
 
 def clear_name(path: str) -> None:
@@ -4045,11 +4045,10 @@ class Reaper:
             self.not_tests |= {self.guard.pid}
 
     def dismiss_guard(self) -> None:
-        """End the guard, if there is one."""
+        """End the guard, if there is one that has not ended."""
         if self.guard:
             with self.guard:  # which closes its pipe and reaps it
                 self.guard.kill()
-            self.guard = None
 
     def orphans(self) -> FrozenSet[int]:
         """The pids of the orphans, some perhaps dead, as the kernel lists them. Raises OSError."""
