@@ -3881,6 +3881,9 @@ class ProcessInfo(NamedTuple):
         return f"{self.name} (pid {self.pid})"
 
 
+Processes = List[ProcessInfo]
+
+
 def read_proc(path: str) -> bytes:
     """A file below /proc; empty if it is not there, or we may not see it."""
     with suppress(OSError), open(os.path.join("/proc", path), "rb") as file:
@@ -3899,7 +3902,7 @@ def process_info(pid: int) -> ProcessInfo | None:
     return ProcessInfo(pid, name, *map(int, numbers[:2]))
 
 
-def process_table() -> List[ProcessInfo]:
+def process_table() -> Processes:
     """The live processes of the machine."""
     pids = filter(str.isdigit, os.listdir("/proc"))
     return list(filter(None, map(process_info, map(int, pids))))
@@ -3928,8 +3931,8 @@ def send(signum: int, processes: Iterable[ProcessInfo]) -> None:
 
 
 def kill_all(
-    look: Callable[[], List[ProcessInfo]],
-) -> Tuple[Set[ProcessInfo], List[ProcessInfo]]:
+    look: Callable[[], Processes],
+) -> Tuple[Set[ProcessInfo], Processes]:
     """Kill processes as long as a look finds some, KILLED_S at most. Returns all that were found, and what is left."""
     give_up_at = monotonic() + KILLED_S
     left = look()
@@ -4063,7 +4066,7 @@ class Reaper:
             while os.waitpid(-1, os.WNOHANG | self.ONLY_MINE)[0]:
                 pass
 
-    def orphans_of_run(self) -> List[ProcessInfo]:
+    def orphans_of_run(self) -> Processes:
         """The live orphans of the run, not those from children that the runner had before it was exec'ed."""
         return [
             info
@@ -4073,7 +4076,7 @@ class Reaper:
             or self.run.encode() in read_proc(f"{info.pid}/environ")
         ]
 
-    def close(self) -> List[ProcessInfo]:
+    def close(self) -> Processes:
         """When all tests have ended, kill the processes that they have left, and the guard; returns the killed ones."""
         found, left = kill_all(self.orphans_of_run)
         self.dismiss_guard()
@@ -4186,7 +4189,7 @@ class Process:
             return True
         return self.place.encode() in read_proc(f"{info.pid}/environ")
 
-    def members(self) -> List[ProcessInfo]:
+    def members(self) -> Processes:
         """The live processes of the attempt.
 
         If a process forks and ends while the table is read, both it and its child may be missing: a look that finds
@@ -4249,14 +4252,14 @@ class Process:
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         self.has_ended = True
 
-    def sweep(self) -> List[ProcessInfo]:
+    def sweep(self) -> Processes:
         """End what the shell has left. Returns what was still there after LINGER_S, though no signal had been sent."""
         if self.reaper.sees_orphans and not self.reaper.orphans():
             return []
         if self.sent == SIGINT:  # which the shell's background jobs ignore
             self.signal(SIGTERM)
         linger = monotonic() + LINGER_S
-        warned: List[ProcessInfo] = []
+        warned = []
         left = self.members()
         while left and self.sent != SIGKILL and (self.sent or monotonic() < linger):
             if self.sent:  # processes outside the group did not get the signal
@@ -5337,7 +5340,7 @@ class Trace:
     @contextmanager
     def live(self, has_block: bool) -> Iterator[None]:
         """While it lasts, the block may stand on a terminal, and stderr on the same terminal goes above it."""
-        errors: Any = sys.stderr
+        errors = sys.stderr
         self.is_live = has_block and self.is_watched
         if self.is_live and os.isatty(2):
             errors = self
