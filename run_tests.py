@@ -304,6 +304,25 @@ class Options(NamedTuple):
     max_gpus: int | None = None
     shard: str | None = None  # `2/4`: part 2, from 1, of 4 parts of the tests
 
+    @property
+    def failures_path(self) -> str:
+        """The file that names the tests which failed."""
+        return f"{self.fail_dir or self.log_dir}/failures"
+
+    @property
+    def journal_path(self) -> str:
+        """The run's own journal."""
+        return self.journal or f"{self.log_dir}/run_tests.jsonl"
+
+    @property
+    def deferred_path(self) -> str:
+        """The file in which the run names deferred tests; empty if no option defers any, or `--only` reads it."""
+        path = f"{self.log_dir}/deferred.txt"
+        may_defer = self.only or self.max_gpus is not None
+        if may_defer and not self.reads(path):
+            return path
+        return ""
+
     def fails(self, outcome: Outcome) -> bool:
         """Whether a test with this outcome is reported as failed, and named in `failures`."""
         return outcome.is_failure() or (outcome is Outcome.FLAKY and self.flaky == "fail")
@@ -4746,10 +4765,10 @@ def check_room(path: str) -> None:
 def read_history(options: Options) -> History:
     """What the run's own journal and those of `--history` say. Raises UsageError for one that cannot be read."""
     history = History(options)
-    own = os.path.realpath(journal_path(options))
+    own = os.path.realpath(options.journal_path)
     paths = {os.path.realpath(path): path for path in options.history}
     if os.path.isfile(own):
-        paths[own] = journal_path(options)
+        paths[own] = options.journal_path
     for real, path in paths.items():
         try:
             with open(path, "rb") as file:
@@ -4788,25 +4807,6 @@ def write_labels(path: str, labels: Collection[str]) -> None:
         file.writelines(to_bytes(f"{label}\n") for label in labels)
 
 
-def failures_path(options: Options) -> str:
-    """The file that names the tests which failed."""
-    return f"{options.fail_dir or options.log_dir}/failures"
-
-
-def journal_path(options: Options) -> str:
-    """The run's own journal."""
-    return options.journal or f"{options.log_dir}/run_tests.jsonl"
-
-
-def deferred_path(options: Options) -> str:
-    """The file in which a run names the deferred tests; empty if no option defers any, or `--only` reads that file."""
-    path = f"{options.log_dir}/deferred.txt"
-    may_defer = options.only or options.max_gpus is not None
-    if may_defer and not options.reads(path):
-        return path
-    return ""
-
-
 class Record:
     """All that the run writes: the log dir, the journal, `failures`, JUnit files for tests that left none.
 
@@ -4817,8 +4817,8 @@ class Record:
         self.options = options
         self.run = run
         self.log_dir = options.log_dir
-        self.failures = failures_path(options)
-        self.journal = journal_path(options)
+        self.failures = options.failures_path
+        self.journal = options.journal_path
         self.appended: Dict[str, int] = {}  # by path, the descriptors of files that get lines
         make_log_dir(self.log_dir)
         self.lock = lock_directory(self.log_dir)
@@ -4900,7 +4900,7 @@ class Record:
             if test.junit and self.is_ours(test.junit):
                 with suppress(OSError):  # if this run is killed, an old file would show a pass
                     os.unlink(test.junit)
-        path = deferred_path(options)
+        path = options.deferred_path
         if path:
             write_labels(path, dict.fromkeys(test.origin for test in selection.deferred))
 
@@ -5815,9 +5815,8 @@ def account(selection: Selection, options: Options) -> Iterator[str]:
         if counts:
             reasons = ", ".join(f"{each} by {why}" for why, each in counts.items())
             line += f"; {what} {reasons}"
-    path = deferred_path(options)
-    if deferred and path and not options.list:  # else nothing is written
-        line += f"; see {path}"
+    if deferred and options.deferred_path and not options.list:  # else nothing is written
+        line += f"; see {options.deferred_path}"
     yield line
 
 
@@ -6482,7 +6481,7 @@ def choose(tests: Tests, options: Options) -> Selection:
     if options.rerun_failed and not is_known:
         what = "this shard of " * bool(options.shard)
         warn(
-            f"--rerun-failed: {journal_path(options)} has no last run of {what}this list here; all of it runs"
+            f"--rerun-failed: {options.journal_path} has no last run of {what}this list here; all of it runs"
         )
     if options.shard and any(test.barrier for test in tests):
         warn(
@@ -6491,7 +6490,7 @@ def choose(tests: Tests, options: Options) -> Selection:
         )
     if options.shard and any(history.shards):
         warn(
-            f"--shard: {journal_path(options)} has runs of single shards; if each shard has a journal of its own, "
+            f"--shard: {options.journal_path} has runs of single shards; if each shard has a journal of its own, "
             "their parts overlap or miss tests: give all the same by --history and start with an empty log dir"
         )
     check_outputs(tests, options)
@@ -6518,10 +6517,10 @@ def check_outputs(tests: Tests, options: Options) -> None:
     junit_paths = {test.junit for test in tests if test.junit}
     log_dir = os.path.realpath(options.log_dir)
     written = {f"{log_dir}/{test.stem}.log" for test in tests}
-    names = [*junit_paths, failures_path(options), deferred_path(options)]
+    names = [*junit_paths, options.failures_path, options.deferred_path]
     written.update(map(os.path.realpath, filter(None, names)))
     lists = set(map(os.path.realpath, options.lists))  # one may be given twice
-    for path in filter(None, [journal_path(options), options.junit, *lists]):
+    for path in filter(None, [options.journal_path, options.junit, *lists]):
         real = os.path.realpath(path)
         if real in written:
             raise UsageError(f"{path}: the run writes this file besides; name another one")
