@@ -4931,7 +4931,7 @@ class Record:
             "said": result.cause.line,
             "leaked": result.leaked,
             "list": test.file,
-            "origin": test.origin if test.origin != test.label else "",
+            "origin": test.origin * (test.origin != test.label),
             "memory": round(result.memory, 3),
             "lock": test.attributes.lock,  # with the next two, what it may have waited for, besides GPUs
             "after": test.attributes.after,
@@ -5180,10 +5180,9 @@ def whole_file(path: str, is_ours: bool) -> Iterator[BinaryIO]:
         with suppress(FileNotFoundError):
             check_name(path, has_links=is_ours)
         os.replace(temporary, path)
-    except OSError:
-        with suppress(OSError):
+    finally:
+        with suppress(OSError):  # it has the name `path` now
             os.unlink(temporary)
-        raise
 
 
 # ---------------------------------------------------------------------------------------------------
