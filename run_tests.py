@@ -3735,9 +3735,7 @@ def shortest(seconds: Seconds, gpus: int, cpus: int) -> float:
     for part in parts.values():
         gpu_s = fsum(work_of(test, seconds, gpus) for test in part)
         cpu_s = fsum(seconds[test] for test in part if not test.gpus)
-        longest_s = max(seconds[test] for test in part)
-        if followers_of(part):
-            longest_s = max(length for _, length in chains_of(part, seconds).values())
+        longest_s = max(length for _, length in chains_of(part, seconds).values())
         bounds = gpu_s / max(gpus, 1), cpu_s / max(cpus, 1), longest_s
         total_s += max(bounds)
     return total_s
