@@ -6413,12 +6413,9 @@ class Run:
             self.record.run_end(results, code, self.schedule.sick)
         send_signals_to(stop)
         lines = summary(attempts, seconds, self.schedule, self.record)
-        for step in (
-            lambda: self.record.summarise(attempts, seconds),
-            lambda: self.console.finish(results, lines),
-        ):
-            # The verdict is printed even if --junit cannot be written, or a signal ends the logs.
-            code = exit_code_of(step) or code
+        # The verdict is printed even if --junit cannot be written, or a signal ends the logs.
+        code = exit_code_of(lambda: self.record.summarise(attempts, seconds)) or code
+        code = exit_code_of(lambda: self.console.finish(results, lines)) or code
         for line in last:
             self.trace.line(line, RED if code else GREEN)
         return self.trace.exit_code(code)
