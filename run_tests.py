@@ -1884,7 +1884,7 @@ _rt_environment() {    # what is exported; no program is asked, since it may be 
   [[ ${PS4@a} != *x* ]] || builtin printf 'PS4=%s\0' "${PS4#?}"
 }
 _rt_test() {     # its line, its words as bash has them, the positional parameters
-  local - _rt_line=$1 _rt_text _rt_path= _rt_label _rt_prefix _rt_junit _rt_first _rt_mask
+  local - _rt_line=$1 _rt_text _rt_path= _rt_functions= _rt_label _rt_prefix _rt_junit _rt_first _rt_mask
   local _rt_words="_rt_label=$2 _rt_prefix=$3 _rt_junit=$4 _rt_first=$5 _rt_mask=$6"
   [[ ! $_rt_changed ]] || set +o >|"$_rt_folder/options"
   set +aefnuvx
@@ -1894,8 +1894,7 @@ _rt_test() {     # its line, its words as bash has them, the positional paramete
     if [[ $_rt_text != "$_rt_base" ]]; then
       _rt_path=$_rt_folder/$((++_rt_count))
       builtin printf '%s' "$_rt_text" >|"$_rt_path"
-      IFS= builtin read -r -d '' _rt_text <"$_rt_folder/late"
-      builtin printf '%s' "$_rt_text" >|"$_rt_path.functions"
+      IFS= builtin read -r -d '' _rt_functions <"$_rt_folder/late"
     fi
   fi
   {
@@ -1904,7 +1903,7 @@ _rt_test() {     # its line, its words as bash has them, the positional paramete
     [[ $_rt_first == */* ]] || ! builtin type -t -- "$_rt_first" >/dev/null || _rt_first=
     builtin printf '%s\0' test "$_rt_line" "$PWD" "$_rt_label" "$_rt_prefix" "$_rt_junit" "$_rt_first" "$_rt_mask"
     if [[ $_rt_changed ]]; then    # since the last test
-      builtin printf '%s\0' "$_rt_path"
+      builtin printf '%s\0' "$_rt_path" "$_rt_functions"
       _rt_environment
       _rt_changed=
     fi
@@ -2088,6 +2087,7 @@ def read_answers(
 ) -> Iterator[TestLine]:
     """The waiting tests, completed from bash's answers and what it printed before each. Adds mistakes to the list."""
     shell = Snapshot("", None)
+    functions = ""
     preface = b""
     # Tests get these from the runner unchanged: SHLVL, and what is no variable to bash, such as exported functions.
     unchanged = {
@@ -2108,7 +2108,8 @@ def read_answers(
             test = waiting.pop(int(fields[0]))
             directory, *values = map(to_text, fields[1:7])
             if len(fields) > 8:  # the state has changed
-                exports = dict(field.partition(b"=")[::2] for field in fields[8:-1])
+                functions = to_text(fields[8])
+                exports = dict(field.partition(b"=")[::2] for field in fields[9:-1])
                 exports.update(unchanged)
                 shell = Snapshot("", exports, to_text(fields[7]))
             expanded: Any = dict(zip(EXPANDED, values))
@@ -2117,28 +2118,18 @@ def read_answers(
             if directory != shell.directory:
                 shell = shell._replace(directory=directory)
             expanded["shell"] = shell
-            check_calls(parsed, test, shell.prelude)
+            check_calls(parsed, test, functions)
             yield test._replace(preface=preface, **expanded)
             preface = b""
 
 
-def check_calls(parsed: ListFile, test: TestLine, prelude: str) -> None:
+def check_calls(parsed: ListFile, test: TestLine, functions: str) -> None:
     """Look once more at a line that begins with a function of the shell state, which may be of a sourced file."""
-    if not prelude:
-        return
-    text = text_of_functions(prelude)
-    if re.search(rf"(?m)^{re.escape(unquoted(test.first))} \(\)", text):
+    if re.search(rf"(?m)^{re.escape(unquoted(test.first))} \(\)", functions):
         try:
-            check_use(parsed, test, Reader(test.body).nodes, functions_of(text))
+            check_use(parsed, test, Reader(test.body).nodes, functions_of(functions))
         except BadValue as mistake:
             parsed.complain(test.line, str(mistake))
-
-
-@lru_cache(maxsize=1)
-def text_of_functions(prelude: str) -> str:
-    """The functions of a shell state, as bash has told them; many tests in a row start from one. Raises OSError."""
-    with open(f"{prelude}.functions", "rb") as file:
-        return to_text(file.read())
 
 
 @lru_cache(maxsize=None)
