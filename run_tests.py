@@ -1104,14 +1104,14 @@ def reported_by_pipeline(pipeline: Nodes, switches: str, functions: Functions) -
     is_answer = first is not last or first.before == "||"  # `test || cat log`, `test | tee log`
     if last.after in ("&&", "||") or first.lead == "!":
         switches += " +e"
-    reported = reported_by_command(last, switches, functions)
+    tellers = [last]
     if is_on("o pipefail", switches):
-        reported = reported.union(
-            *(reported_by_command(node, switches, functions) for node in pipeline)
-        )
-    if last.after == "&" or (
-        is_answer and UTILITIES.issuperset(node.name for node in reported)
-    ):
+        tellers = list(pipeline)
+    reported = set()
+    for node in tellers:
+        reported |= reported_by_command(node, switches, functions)
+    is_small = UTILITIES.issuperset(node.name for node in reported)
+    if last.after == "&" or (is_answer and is_small):
         return set()
     return reported
 
@@ -1122,8 +1122,8 @@ def reported_by_command(node: Node, switches: str, functions: Functions) -> Set[
     if node.kind == "function":
         return set()
     if node.name in functions:
-        bodies = [functions[node.name]]
-        functions = {name: body for name, body in functions.items() if name != node.name}
+        functions = dict(functions)
+        bodies = [functions.pop(node.name)]
     elif not node.kind and not is_infallible(node):
         return {node}
     loop = None
