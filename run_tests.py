@@ -1155,7 +1155,7 @@ def check_status(
             if node.name not in known:
                 parsed.hint(
                     "inside",
-                    test.line,
+                    test,
                     f'a failure of `{node.name}` here is lost; write `X=$(…) && echo "$X"`',
                 )
     last = nodes[-1]
@@ -1178,7 +1178,7 @@ def check_status(
         if node not in visible and re.match(f"{PREFIXES}(?:{RUNS_TESTS})", head_of(node)):
             parsed.hint(
                 "lost",
-                test.line,
+                test,
                 f"a failure of `{node.name}` here is lost, as only the last command counts; join commands by `&&`, "
                 "or write `|| exit 1` behind it",
             )
@@ -1467,9 +1467,9 @@ class ListFile:
         """Note a mistake, reported later as `file:line: what`."""
         self.mistakes.append((line, re.sub(CONTROL, " ", what)))
 
-    def hint(self, kind: str, line: int, what: str) -> None:
+    def hint(self, kind: str, test: TestLine, what: str) -> None:
         """Note what may be a mistake, but need not be; each kind is told once."""
-        self.hints.setdefault(kind, f"{self.name}:{line}: {what}")
+        self.hints.setdefault(kind, f"{self.name}:{test.line}: {what}")
 
 
 # Prints the first and last line, from 0, of each command of the file $2, and what is wrong with it. $1 is the most
@@ -1666,7 +1666,7 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, known: Functions) 
         if not re.match(r"cd (\.\.|-)|popd|unset|set \+|:", node.text):
             parsed.hint(
                 "changes",
-                test.line,
+                test,
                 f"what `{node.text}` changes is gone with this line; put it on a line without programs",
             )
     calls = every
@@ -1942,7 +1942,7 @@ def find_hints(parsed: ListFile, options: Options) -> None:
         if prepares and barrier == test.barrier:
             parsed.hint(
                 "prepares",
-                test.line,
+                test,
                 f"`{prepares.group(1)}` is a test here and runs beside those below; put it into the script that calls "
                 "the runner, or write `wait` below it; to run a whole script, give a file that ends in .sh or "
                 "begins with #!",
@@ -1952,7 +1952,7 @@ def find_hints(parsed: ListFile, options: Options) -> None:
         if has_one and gpus_named_in(text) > 1:
             parsed.hint(
                 "asks",
-                test.line,
+                test,
                 "this looks like a test of several GPUs, and gets one; write `#: gpus=N` behind it, or `#: gpus=1` "
                 "if that is right",
             )
