@@ -629,8 +629,8 @@ UTILITIES = names_in(
     "rm sed seq sleep sort sync tail tee touch tput tr uname wait wc yes"
 )
 EXPORTING = names_in("export source .")
-# Programs whose command runs in another place, where its files are.
-ELSEWHERE = names_in("docker podman ssh apptainer singularity kubectl")
+# Commands behind which files may lie elsewhere, and programs whose own command runs elsewhere.
+ELSEWHERE = STATE_WORDS | names_in("read eval docker podman ssh apptainer singularity kubectl")
 NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
 # An operator and a command that are taken to pass on the failure before them, as `|| exit 1` and `; exit` do.
 PASSES_FAILURE_ON = r"\|\|(?!(?:exit|return)\s+0)|;(?:exit|return)(?!\s+0)"
@@ -1229,8 +1229,7 @@ def words_in_place(nodes: Nodes) -> List[str]:
     """The words of a line's commands, up to one that may change the directory or variables of those behind it."""
     words = []
     for node in walk(nodes):
-        changes = node.assigned or node.name in STATE_WORDS | {"read", "eval"}
-        if changes or node.name in ELSEWHERE or node.kind not in ("", "{", "("):
+        if node.assigned or node.name in ELSEWHERE or node.kind not in ("", "{", "("):
             break
         words += node.words
     return words
