@@ -1264,7 +1264,7 @@ class TestLine(NamedTuple):
     mask: str = ""  # a leading CUDA_VISIBLE_DEVICES=…
     label: str = ""  # the word after `test_fail`, or run_test's fourth
     junit: str = ""  # the word after `--junitxml=`, or run_test's second
-    is_handled: bool = False  # it says `|| test_fail`, or is a call of run_test
+    is_handled: bool = False  # it says `|| test_fail`
     # It is a bare test file or folder, for which the runner calls pytest.
     is_target: bool = False
     switches: str = ""  # of `set`, above it
@@ -1721,7 +1721,6 @@ def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
         first=tokens[0].text,
         label=label,
         junit=junit,
-        is_handled=True,
         is_target=True,
     )
 
