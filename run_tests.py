@@ -1729,7 +1729,7 @@ def gpus_named_in(text: str) -> float:
     """How many GPUs a command seems to ask for: ALL_GPUS where it does not say how many, 1 where it asks for none."""
     text = re.sub(r"--(?:ignore|deselect|junit-?xml)[= ]\S+", "", text)  # which it does not run
     found = re.findall(SEVERAL_GPUS, text)
-    counts: List[float] = [int(each) for groups in found for each in groups if each]
+    counts = list(map(float, filter(None, chain(*found))))
     return max(counts or [ALL_GPUS] * len(found), default=1)
 
 
@@ -2311,9 +2311,12 @@ def need_of(line: TestLine, options: Options) -> float:
         return line.attributes.gpus
     if not line.mask:
         return options.gpus_per_test
-    entries = map(str.strip, line.mask.partition("=")[2].split(","))
-    shown = takewhile(lambda entry: entry not in ("", "-1"), entries)
-    return len(list(shown))
+    shown = 0
+    for entry in line.mask.partition("=")[2].split(","):
+        if entry.strip() in ("", "-1"):
+            break
+        shown += 1
+    return shown
 
 
 def find_program(name: str, environment: Any = None) -> str | None:
