@@ -999,9 +999,10 @@ def is_state(nodes: Nodes) -> bool:
             return False  # also `> file` alone
         if is_forked(node):
             return False
-    prints = any(node.name in PRINTS for node in nodes)
-    ends = any(node.name in ENDS and node.before == ";" for node in nodes)
-    return changes and not prints and not ends and not ends_in_check(nodes)
+    for node in nodes:
+        if node.name in PRINTS or (node.name in ENDS and node.before == ";"):
+            return False
+    return changes and not ends_in_check(nodes)
 
 
 def looks_up(node: Node) -> bool:
