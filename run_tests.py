@@ -1682,8 +1682,7 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, known: Functions) 
             f"`{nodes[0].lead}` before a pytest target; write it before `python3 -m pytest {test.first}`"
         )
     silent = [node for node in nodes if node.name not in PRINTS]
-    inner = [known.get(node.name, [node]) for node in silent]
-    settings = list(chain(*inner))
+    settings = list(chain(*(known.get(node.name, [node]) for node in silent)))
     joints = {node.before for node in nodes[1:]}
     # `X=$(prog) || test_fail x` and `X=$(prog) && echo "$X"` are tests.
     captures = {node.name for node in silent} == {""} and (
