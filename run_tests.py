@@ -634,6 +634,8 @@ ELSEWHERE = STATE_WORDS | names_in("read eval docker podman ssh apptainer singul
 NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
 # An operator and a command that are taken to pass on the failure before them, as `|| exit 1` and `; exit` do.
 PASSES_FAILURE_ON = r"\|\|(?!(?:exit|return)\s+0)|;(?:exit|return)(?!\s+0)"
+# An operator and a command that always fails, so that no failure before it is hidden.
+NEVER_PASSES = r";(?:(?:exit|return) [1-9]\d*|false)(?!\S)"
 # A command whose status may depend on all commands before it, as `[ $RET = 0 ]`, `exit $RET`, `exit $((a | b))`.
 LOOKS_BACK = r"(?:! )?(?:\[|\(\(|test\s|false$)|\(?(?:exit|return) \"?\$(?:\{|\(\([\s!(]*)?\w"
 # Commands in front of another one.
@@ -1087,7 +1089,8 @@ def reported_failures(
                 in_status = in_status | of_pipeline
             else:
                 in_status = of_pipeline
-            if any(re.match(LOOKS_BACK, node.text) for node in of_pipeline):
+            looks_back = any(re.match(LOOKS_BACK, node.text) for node in of_pipeline)
+            if looks_back or (first in of_pipeline and re.match(NEVER_PASSES, joint)):
                 in_status = in_status.union(reached(nodes[: nodes.index(first)], functions))
         if not ENDS.isdisjoint(node.name for node in in_status):
             ending |= in_status
@@ -1159,9 +1162,7 @@ def check_status(
                     test,
                     f'a failure of `{node.name}` here is lost; write `X=$(…) && echo "$X"`',
                 )
-    last = nodes[-1]
-    never_passes = last.before == ";" and re.match(r"exit [1-9]|false\b", last.text)
-    if not suspects or never_passes:
+    if not suspects:
         return
     visible = reported_failures(nodes, test.switches, functions)
     foreground = [node for node in suspects if node.after != "&"]
