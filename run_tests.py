@@ -613,10 +613,10 @@ STATE_WORDS = names_in(
     "mapfile readarray"
 )
 # Checks that may guard state words: `[ -d build ] || exit 1; cd build || { echo no; exit 1; }` is state.
-CHECKS = names_in("[ [[ (( test false true read")
+CHECKS = names_in("[ [[ (( test false read")
 ENDS = names_in("exit return")
 PRINTS = names_in("echo printf")
-BESIDE_STATE = CHECKS | ENDS | PRINTS | names_in("mkdir getopts")
+BESIDE_STATE = CHECKS | ENDS | PRINTS | names_in("true mkdir getopts")
 LOOKUP = r"(?:command\s+-[vV]|type|hash|which)\s"
 WAIVED = r"\|\|(?:true|:)$"  # operator and command: the failure before them is waived
 # Commands that always end with status 0, so that `test || echo no` always passes.
@@ -1017,7 +1017,7 @@ def ends_in_check(nodes: Nodes) -> bool:
     if not nodes or nodes[-1].kind == "function":
         return False
     last = nodes[-1]
-    if last.name in CHECKS - {"true"} or looks_up(last):
+    if last.name in CHECKS or looks_up(last):
         return True
     return any(map(ends_in_check, last.bodies))
 
