@@ -1781,7 +1781,7 @@ _rt_choose() {         # sets _rt_variables to the variables that are kept
     esac
   done
 }
-_rt_functions() {      # prints an assignment to _rt_late: all functions, those of the file $_rt_home at their lines
+_rt_functions() {      # sets _rt_late, and prints that: all functions, those of the file $_rt_home at their lines
   local _rt_name _rt_line _rt_file _rt_text _rt_at=1 _rt_own=() _rt_other=() _rt_debug=-u
   compgen -A function -X '_rt_*' >|"$_rt_folder/functions"
   mapfile -t _rt_own <"$_rt_folder/functions"
@@ -1813,8 +1813,8 @@ _rt_functions() {      # prints an assignment to _rt_late: all functions, those 
     declare -Fx
     alias -p
   } >>"$_rt_folder/late"
-  IFS= builtin read -r -d '' _rt_text <"$_rt_folder/late"
-  builtin printf '_rt_late=%q\n' "$_rt_text"
+  IFS= builtin read -r -d '' _rt_late <"$_rt_folder/late"
+  builtin printf '_rt_late=%q\n' "$_rt_late"
 }
 """
 
@@ -1883,7 +1883,7 @@ _rt_environment() {    # what is exported; no program is asked, since it may be 
   [[ ${PS4@a} != *x* ]] || builtin printf 'PS4=%s\0' "${PS4#?}"
 }
 _rt_test() {     # its line, its words as bash has them, the positional parameters
-  local - _rt_line=$1 _rt_text _rt_path= _rt_functions= _rt_label _rt_prefix _rt_junit _rt_first _rt_mask
+  local - _rt_line=$1 _rt_text _rt_path= _rt_late _rt_label _rt_prefix _rt_junit _rt_first _rt_mask
   local _rt_words="_rt_label=$2 _rt_prefix=$3 _rt_junit=$4 _rt_first=$5 _rt_mask=$6"
   [[ ! $_rt_changed ]] || set +o >|"$_rt_folder/options"
   set +aefnuvx
@@ -1893,7 +1893,6 @@ _rt_test() {     # its line, its words as bash has them, the positional paramete
     if [[ $_rt_text != "$_rt_base" ]]; then
       _rt_path=$_rt_folder/$((++_rt_count))
       builtin printf '%s' "$_rt_text" >|"$_rt_path"
-      IFS= builtin read -r -d '' _rt_functions <"$_rt_folder/late"
     fi
   fi
   {
@@ -1902,7 +1901,7 @@ _rt_test() {     # its line, its words as bash has them, the positional paramete
     [[ $_rt_first == */* ]] || ! builtin type -t -- "$_rt_first" >/dev/null || _rt_first=
     builtin printf '%s\0' test "$_rt_line" "$PWD" "$_rt_label" "$_rt_prefix" "$_rt_junit" "$_rt_first" "$_rt_mask"
     if [[ $_rt_changed ]]; then    # since the last test
-      builtin printf '%s\0' "$_rt_path" "$_rt_functions"
+      builtin printf '%s\0' "$_rt_path" "${_rt_path:+$_rt_late}"
       _rt_environment
       _rt_changed=
     fi
@@ -1914,7 +1913,7 @@ _rt_end() {
   builtin printf end >>"$_rt_folder/answers"
 }
 _rt_begin() {
-  local -
+  local - _rt_late
   set +o >|"$_rt_folder/options"
   set +aefnuvx     # SHELLOPTS may have brought them
   compgen -A function -X '_rt_*' >|"$_rt_folder/names"
