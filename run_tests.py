@@ -1575,7 +1575,8 @@ def read_attributes(
     complain = partial(parsed.complain, line)
     for comment in reader.comments:
         # On a line of its own, a comment may be a test that is commented out.
-        is_behind = bool(reader.nodes) and comment.start >= reader.nodes[-1].end
+        is_inside = any(comment.start < node.end for node in reader.nodes)
+        is_behind = bool(reader.nodes) and not is_inside
         behind = r"|[^:].*\s#\s*" * is_behind
         if re.match(rf"#(?:\s+{behind}):\s*({'|'.join(ATTRIBUTES)})=", comment.text):
             complain(f"`{comment.text}` is a comment; write `#:` first, without a space in it")
@@ -1583,7 +1584,7 @@ def read_attributes(
             continue
         if not reader.nodes:
             defaults = Attributes()
-        elif comment.start < reader.nodes[-1].end:
+        elif is_inside:
             complain("`#:` inside a command; put it behind the command's end")
         attributes = parse_attributes(comment.text[2:], defaults, complain)
     return attributes
