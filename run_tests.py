@@ -1144,9 +1144,7 @@ def reported_by_command(node: Node, switches: str, functions: Functions) -> Set[
     return reported
 
 
-def check_status(
-    parsed: ListFile, test: TestLine, nodes: Nodes, every: Nodes, functions: Functions
-) -> None:
+def check_status(test: TestLine, nodes: Nodes, every: Nodes, functions: Functions) -> None:
     """Raises BadValue for a test whose status tells no failure, and hints at one whose status hides some.
 
     `every`: all commands that it reaches.
@@ -1157,9 +1155,8 @@ def check_status(
         text = re.sub(NOT_EXPANDED, r"\1", "\n".join(node.text for node in every))
         for node in reached(substituted_commands(text), functions):
             if node.name not in known:
-                parsed.hint(
+                test.hint(
                     "inside",
-                    test,
                     f'a failure of `{node.name}` here is lost; write `X=$(…) && echo "$X"`',
                 )
     if not suspects:
@@ -1178,9 +1175,8 @@ def check_status(
         )
     for node in foreground:
         if node not in visible and re.match(f"{PREFIXES}(?:{RUNS_TESTS})", head_of(node)):
-            parsed.hint(
+            test.hint(
                 "lost",
-                test,
                 f"a failure of `{node.name}` here is lost, as only the last command counts; join commands by `&&`, "
                 "or write `|| exit 1` behind it",
             )
@@ -1255,7 +1251,7 @@ EXPANDED = "label prefix junit first mask".split()
 class TestLine(NamedTuple):
     """A test as it is written. Label, prefix, JUnit file, first word and mask are words that bash has yet to expand."""
 
-    file: str
+    source: Any  # the ListFile or script that it stands in
     line: int
     body: str  # bash: the command behind its environment prefix, without handler
     first: str  # the first word of the body
@@ -1273,6 +1269,14 @@ class TestLine(NamedTuple):
     barrier: int = 0  # how many `wait` stand above it
     shell: Snapshot = Snapshot("", None)  # from which it starts
     preface: bytes = b""  # what the shell state above it has printed
+
+    def complain(self, what: str) -> None:
+        """Note a mistake in its list."""
+        self.source.complain(self.line, what)
+
+    def hint(self, kind: str, what: str) -> None:
+        """Note what may be a mistake, but need not be; each kind is told once in a list."""
+        self.source.hints.setdefault(kind, f"{self.source.name}:{self.line}: {what}")
 
 
 def with_words(test: TestLine) -> TestLine:
@@ -1468,10 +1472,6 @@ class ListFile:
         """Note a mistake, reported later as `file:line: what`."""
         self.mistakes.append((line, re.sub(CONTROL, " ", what)))
 
-    def hint(self, kind: str, test: TestLine, what: str) -> None:
-        """Note what may be a mistake, but need not be; each kind is told once."""
-        self.hints.setdefault(kind, f"{self.name}:{test.line}: {what}")
-
 
 # Prints the first and last line, from 0, of each command of the file $2, and what is wrong with it. $1 is the most
 # lines of one command. Lines are a whole command if bash can read them both in { ( ) } and in ( { } ): text like
@@ -1633,7 +1633,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     words = [token.text for token in [*reader.tokens, *reader.documents] if token.end <= end]
     documents = [f"\n{token.text[:-1]}" for token in reader.documents if token.start > end]
     test = TestLine(
-        parsed.name,
+        parsed,
         line,
         reader.text[start:end].strip(" \t") + "".join(documents),
         word,
@@ -1650,11 +1650,11 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     if first.name == "run_test" and "run_test" not in parsed.functions:
         test = read_run_test(test, nodes)
     else:
-        check_use(parsed, test, nodes, parsed.functions)
+        check_use(test, nodes, parsed.functions)
     parsed.tests.append(with_words(test))
 
 
-def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, known: Functions) -> None:
+def check_use(test: TestLine, nodes: Nodes, known: Functions) -> None:
     """Raises BadValue if a test, behind its environment prefix, would not do what it says; hints where it may not."""
     functions = {**known, **functions_in(nodes)}
     every = reached(nodes, functions)
@@ -1666,9 +1666,8 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, known: Functions) 
     lost += [node for node in called if node in kept and node.name in EXPORTING]
     for node in lost[:1]:
         if not re.match(r"cd (\.\.|-)|popd|unset|set \+|:", node.text):
-            parsed.hint(
+            test.hint(
                 "changes",
-                test,
                 f"what `{node.text}` changes is gone with this line; put it on a line without programs",
             )
     calls = every
@@ -1696,7 +1695,7 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, known: Functions) 
             "`|| test_fail` or a function, let a file that is sourced call the function, or write `bash FILE`"
         )
     check_masks(every)
-    check_status(parsed, test, nodes, every, functions)
+    check_status(test, nodes, every, functions)
 
 
 def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
@@ -1939,9 +1938,8 @@ def find_hints(parsed: ListFile, options: Options) -> None:
     for test, barrier in zip(parsed.tests, barriers[1:]):
         prepares = re.match(PREPARES, test.body)
         if prepares and barrier == test.barrier:
-            parsed.hint(
+            test.hint(
                 "prepares",
-                test,
                 f"`{prepares.group(1)}` is a test here and runs beside those below; put it into the script that calls "
                 "the runner, or write `wait` below it; to run a whole script, give a file that ends in .sh or "
                 "begins with #!",
@@ -1949,9 +1947,8 @@ def find_hints(parsed: ListFile, options: Options) -> None:
         has_one = test.attributes.gpus is None and need_of(test, options) == 1
         text = " ".join([*test.assigned, test.body])
         if has_one and gpus_named_in(text) > 1:
-            parsed.hint(
+            test.hint(
                 "asks",
-                test,
                 "this looks like a test of several GPUs, and gets one; write `#: gpus=N` behind it, or `#: gpus=1` "
                 "if that is right",
             )
@@ -2117,18 +2114,18 @@ def read_answers(
             if directory != shell.directory:
                 shell = shell._replace(directory=directory)
             expanded["shell"] = shell
-            check_calls(parsed, test, functions)
+            check_calls(test, functions)
             yield test._replace(preface=preface, **expanded)
             preface = b""
 
 
-def check_calls(parsed: ListFile, test: TestLine, functions: str) -> None:
+def check_calls(test: TestLine, functions: str) -> None:
     """Look once more at a line that begins with a function of the shell state, which may be of a sourced file."""
     if re.search(rf"(?m)^{re.escape(unquoted(test.first))} \(\)", functions):
         try:
-            check_use(parsed, test, Reader(test.body).nodes, functions_of(functions))
+            check_use(test, Reader(test.body).nodes, functions_of(functions))
         except BadValue as mistake:
-            parsed.complain(test.line, str(mistake))
+            test.complain(str(mistake))
 
 
 @lru_cache(maxsize=None)
@@ -2229,7 +2226,7 @@ def clean_label(label: str) -> str:
     return label
 
 
-def with_target(test: TestLine, parsed: ListFile, options: Options) -> TestLine:
+def with_target(test: TestLine, options: Options) -> TestLine:
     """The test, made a pytest target if its first word is a folder and no command.
 
     A test file or an interpreter that does not exist becomes a mistake in the list, before any test starts.
@@ -2245,20 +2242,16 @@ def with_target(test: TestLine, parsed: ListFile, options: Options) -> TestLine:
     if "/" in python:
         python = os.path.join(directory, python)
     if os.access(path, os.X_OK) and re.search(r"(?:^|/)(?!test_)[^/]+(?<!_test)\.py$", first):
-        parsed.complain(
-            test.line,
+        test.complain(
             f"{first} is a program by its mode, and no test file by its name; write `python3 {first}`, or "
             f"`python3 -m pytest {first}`",
         )
     elif not os.path.exists(path):
-        parsed.complain(
-            test.line,
+        test.complain(
             f"{path} is not there; fix the path (instead of a pattern, name the folder), or the shell state above it",
         )
     elif not find_program(python, test.shell.environment):
-        parsed.complain(
-            test.line, f"--python {options.python} is no program here; name one that is"
-        )
+        test.complain(f"--python {options.python} is no program here; name one that is")
     return test
 
 
@@ -2290,7 +2283,7 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
         line.key,
         label,
         stem,
-        line.file,
+        line.source.name,
         line.line,
         " ".join([*words, line.body]),
         line.shell,
@@ -2325,53 +2318,50 @@ def find_program(name: str, environment: Any = None) -> str | None:
     return shutil.which(name, path=os.pathsep.join(os.get_exec_path(environment)))
 
 
-def check_ties(owners: Mapping[Test, ListFile]) -> None:
+def check_ties(lines: Mapping[Test, TestLine]) -> None:
     """Complains of two tests that write one JUnit file, and of one that waits for itself or a test below a `wait`."""
-    leaders = leaders_of(list(owners))
+    leaders = leaders_of(list(lines))
     writers: Dict[Any, Test] = {}
-    for test, parsed in owners.items():
-        complain = partial(parsed.complain, test.line)
+    for test, line in lines.items():
         writer = writers.setdefault(test.junit or test.index, test)
         if writer is not test:
-            complain(
+            line.complain(
                 f"writes the same JUnit file as {writer.where}, {test.junit}; give each test its own"
             )
         after = f"after={','.join(test.attributes.after)}"
         its_leaders = leaders[test]
         if any(leader.barrier > test.barrier for leader in its_leaders):
-            complain(
+            line.complain(
                 f"{after} waits for a test below a `wait`, which waits for this one; move one of them across it"
             )
         if test in reach(its_leaders, leaders):
-            complain(f"{after} goes in a circle; take one of them out")
+            line.complain(f"{after} goes in a circle; take one of them out")
 
 
 def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) -> List[Test]:
     """The tests of all lists, each as often as `--repeat` says. Mistakes are added to the lists."""
     lines = []
-    owners = []  # the list of each line
     for parsed in lists:
-        parsed.tests = [with_target(test, parsed, options) for test in expand(parsed, scratch)]
+        parsed.tests = [with_target(test, options) for test in expand(parsed, scratch)]
         lines += parsed.tests
-        owners += [parsed] * len(parsed.tests)
     labels = list(labels_of(lines))
     # By a label as written in one list, as written in any, and by a unique one: the unique labels of its tests.
     named: Dict[Any, List[str]] = defaultdict(list)
-    for parsed, line, label in zip(owners, lines, labels):
-        for known in ((parsed, line.label), line.label):
+    for line, label in zip(lines, labels):
+        for known in ((line.source, line.label), line.label):
             named[known].append(label)
     for label in labels:
         named.setdefault(label, [label])
     text = "\n".join(parsed.text for parsed in lists)
     stems = stems_beside(text, options.log_dir)
     made: List[Test] = []
-    for parsed, line, origin in zip(owners, lines, labels):
-        line = with_ties(line, parsed, named, options.repeat)
+    for line, origin in zip(lines, labels):
+        line = with_ties(line, named, options.repeat)
         for label in runs_of(origin, options.repeat):
             stem = stems(stem_of(line, label))
             test = make_test(line, len(made), label, stem, options)
             made.append(test._replace(origin=origin))
-    check_ties(dict(zip(made[:: options.repeat], owners)))
+    check_ties(dict(zip(made[:: options.repeat], lines)))
     return made
 
 
@@ -2380,15 +2370,13 @@ def runs_of(label: str, repeat: int) -> List[str]:
     return [label, *(f"{label} (run {run})" for run in range(2, repeat + 1))]
 
 
-def with_ties(
-    line: TestLine, parsed: ListFile, named: Mapping[Any, List[str]], repeat: int
-) -> TestLine:
+def with_ties(line: TestLine, named: Mapping[Any, List[str]], repeat: int) -> TestLine:
     """A test that waits for all runs of those in its `after`. Its own runs take turns if they write one JUnit file."""
     after = []
     for name in line.attributes.after:
-        labels = named[parsed, name] or named[name]
+        labels = named[line.source, name] or named[name]
         if not labels:
-            parsed.complain(line.line, f"after={name} names no test; write the label of one")
+            line.complain(f"after={name} names no test; write the label of one")
         for label in labels:
             after += runs_of(label, repeat)
     attributes = line.attributes
@@ -8552,7 +8540,7 @@ class ScriptRun(Run):
         path = find_program(name, program.environment) or name
         environment = {**program.environment, b"_": to_bytes(path)}
         line = TestLine(
-            site.file.name,
+            site.file,
             site.line,
             key,
             name,
@@ -8597,7 +8585,7 @@ class ScriptRun(Run):
         """Record what has failed, or was interrupted, in the script's own shell: it has no log but the script's."""
         self.has_failed = True
         unique = self.labels(clean_label(label))
-        source = TestLine(self.name, line, "", "", key_of([label]), Attributes())
+        source = TestLine(self, line, "", "", key_of([label]), Attributes())
         test = make_test(source, len(self.tests), unique, self.stem, self.options)
         outcome = Outcome.INTERRUPTED if status is None else Outcome.FAILED
         result = Result(test, outcome, status=status)
