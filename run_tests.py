@@ -1108,12 +1108,10 @@ def reported_by_pipeline(pipeline: Nodes, switches: str, functions: Functions) -
     is_answer = first is not last or first.before == "||"  # `test || cat log`, `test | tee log`
     if last.after in ("&&", "||") or first.lead == "!":
         switches += " +e"
-    tellers = [last]
-    if is_on("o pipefail", switches):
-        tellers = list(pipeline)
     reported = set()
-    for node in tellers:
-        reported |= reported_by_command(node, switches, functions)
+    for node in pipeline:
+        if node is last or is_on("o pipefail", switches):
+            reported |= reported_by_command(node, switches, functions)
     is_small = UTILITIES.issuperset(node.name for node in reported)
     if last.after == "&" or (is_answer and is_small):
         return set()
