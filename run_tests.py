@@ -1737,8 +1737,7 @@ def gpus_named_in(text: str) -> float:
 # Prints bash that makes another shell like this one, except for its options. Left out are variables that bash or the
 # runner sets itself, and exported ones. Arguments: the positional parameters.
 SNAPSHOT = r"""
-_rt_variables=()
-_rt_settings() {
+_rt_snapshot() {
   local _rt_name
   umask -p
   for _rt_name in c d f l m n s t u v; do
@@ -1746,9 +1745,6 @@ _rt_settings() {
     ulimit "-S$_rt_name"
   done
   shopt -p
-}
-_rt_snapshot() {
-  local _rt_name
   compgen -v -X '_rt_*' >|"$_rt_folder/names"
   _rt_choose
   declare -p "${_rt_variables[@]}"
@@ -1861,7 +1857,6 @@ _rt_state() {    # the positional parameters; sets _rt_text to the whole state, 
   {
     # Unset the functions that a test's bash gets from the environment: the snapshot has those that there are now.
     builtin printf '%s' "$_rt_unset"
-    _rt_settings
     _rt_snapshot "$@"
   } >|"$_rt_folder/state"
   IFS= builtin read -r -d '' _rt_text <"$_rt_folder/state"
