@@ -1161,11 +1161,10 @@ def check_status(test: TestLine, nodes: Nodes, every: Nodes, functions: Function
         return
     visible = reported_failures(nodes, test.switches, functions)
     foreground = [node for node in suspects if node.after != "&"]
-    tellers = {"wait"}
+    silent = known - {"wait"}
     if not foreground:
-        tellers.update(UTILITIES)
-    others = [node for node in every if node.kind in LOOPS or node.name in tellers]
-    if visible.isdisjoint([*suspects, *others]):
+        silent -= UTILITIES
+    if not any(node.kind in LOOPS or node.name not in silent for node in visible):
         raise BadValue(
             f"this line passes even if `{[*foreground, *suspects][0].name}` fails; write "
             '`command || test_fail "label"`, for a pipe `set -o pipefail` above, or `|| true` if that is meant; '
