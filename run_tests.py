@@ -1661,7 +1661,7 @@ def check_use(test: TestLine, nodes: Nodes, known: Functions) -> None:
     called = every[len(own) :]
     kept = unforked(called, functions)
     lost += [node for node in called if node in kept and node.name in EXPORTING]
-    for node in lost[:1]:
+    for node in lost:
         if not re.match(r"cd (\.\.|-)|popd|unset|set \+|:", node.text):
             test.hint(
                 "changes",
