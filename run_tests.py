@@ -688,10 +688,10 @@ ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
 ASSIGNING = names_in("export declare typeset readonly read let mapfile readarray") | {""}
 NAME = r"(?a:[A-Za-z_]\w*)"
 # How a command asks for a variable.
-READS_VARIABLE = rf"(?<!\\)\$\{{?[#!]?({NAME})|\[ (?:! )?-v ({NAME})|\(\([\s!]*({NAME})"
+READS_VARIABLE = rf"(?:(?<!\\)\$\{{?[#!]?|\[ (?:! )?-v |\(\([\s!]*)({NAME})"
 SETS_VARIABLE = (
-    rf"(?<![\w\"$-])({NAME})(?:\[[^]]*\])?(?:\+\+|--|\s?[-+*:]?=(?!=))"
-    rf"|(?m:^| )(?:for|select|read|mapfile|readarray|local)(?: -\S+)* ({NAME})"
+    rf"(?:(?<![\w\"$-])(?={NAME}(?:\[[^]]*\])?(?:\+\+|--|\s?[-+*:]?=(?!=)))"
+    rf"|(?m:^| )(?:for|select|read|mapfile|readarray|local)(?: -\S+)* )({NAME})"
 )
 NOT_EXPANDED = r"""(?s)\\.|'[^']*'|("(?:[^"\\]|\\.)*")"""
 # Variables of bash's own, which have another value each time, or none that is the list's.
@@ -1426,14 +1426,14 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
     every = reached(nodes, functions)
     text = "\n".join(map(spelled, every))
     expanded = re.sub(NOT_EXPANDED, r"\1", text)
-    needed = set(chain(*re.findall(READS_VARIABLE, expanded)))
-    needed.difference_update(*re.findall(SETS_VARIABLE, text))
+    needed = set(re.findall(READS_VARIABLE, expanded))
+    needed.difference_update(re.findall(SETS_VARIABLE, text))
     if any(node.name in ("source", ".", "eval") for node in every):
         needed.clear()  # that may set it
         if not setter:
             parsed.setters.clear()
     for name in sorted(needed):
-        if name and parsed.setters.get(name):
+        if parsed.setters.get(name):
             raise BadValue(
                 f"`{name}` is set in line {parsed.setters[name]}, which is a test, and is gone with its shell; set it "
                 "by `=` or `mapfile` in a line that neither runs a program nor calls a function, put both into one "
@@ -1441,7 +1441,7 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
             )
     for node in unforked(every, functions):
         if node.name in ASSIGNING and not node.kind:
-            names = chain(*re.findall(SETS_VARIABLE, spelled(node)))
+            names = re.findall(SETS_VARIABLE, spelled(node))
             parsed.setters.update(dict.fromkeys(names, setter))
 
 
@@ -7789,7 +7789,7 @@ class Script:
         """The variables in a test's words or environment that may have another value where a test has failed."""
         if self.exports:
             return self.changed
-        asked = set(chain(*re.findall(READS_VARIABLE, node.text)))
+        asked = set(re.findall(READS_VARIABLE, node.text))
         exported = {name for name in self.changed if to_bytes(name) in environment}
         return self.changed & asked | exported
 
