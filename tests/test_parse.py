@@ -71,7 +71,7 @@ ALWAYS_PASS = [
     "a && echo yes || echo no", "(a || RET=1)", "for i in 1 2; do\n  a $i || RET=1\ndone", "a || exit 0", "a; set +x",
     "if a; then echo yes; else echo no; fi", "case $A in b) a || RET=1;; esac",
     "a || if true; then RET=1; fi", "f() { a; }; f || RET=1", "a || b || RET=1", "a && b || RET=1", "a & wait",
-    "a; exit  0", "a; hash -r",
+    "a; exit  0", "a; hash -r", "a || RET=1; exit 2>&1", "a | tee b; mkdir x || { echo no; exit 1; }",
     "a & echo b", "a; rm b", "a >x; cat x", "sleep 9 & P=$!; a; kill $P", "cd b && { a || RET=1; }", "a || cat log",
     "which a; echo b", "pushd b; a; popd", "a || { cat log; RET=1; }", "[ -f x ] && a || echo no",
     "while read A; do a $A || RET=1; done", "while getopts ab c; do a || RET=1; done",
@@ -97,6 +97,7 @@ MAY_FAIL = [
     "n=0; a || ((n++)); ((n == 0)); exit $?", "until [ -f x ] || a; do exit $?; done", "a | b || true; echo c",
     "a && b || true; echo c", "{ a; } || true; echo b",
     "if a; then echo yes; else echo no; exit 1; fi", "a || (exit 3)", "while read A; do a $A; done",
+    "a | tee b; exit 2", "(a | tee b; exit 2)", "f() { a || RET=1; return 1; }; f", "a || RET=1; false >x",
 ]
 MASKS = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"]
 
@@ -1226,8 +1227,9 @@ class Hints(ParseCase):
         self.write("lib.sh", "run() { a | tee x; }\n")
         self.parse(". ./lib.sh\nset -o pipefail\nrun a\nset +o pipefail\n")
         self.assert_mistake(". ./lib.sh\nrun a\nset -o pipefail\n", 2, "this line passes even if `a` fails")
-        (hint,) = self.hints("f() { export A=1; a; }\nf x\n")
-        self.assertIn("what `export A=1` changes is gone", hint)
+        for call in ("f x", "f && cd -"):
+            (hint,) = self.hints(f"f() {{ export A=1; a; }}\n{call}\n")
+            self.assertIn("what `export A=1` changes is gone", hint)
         self.assertEqual(self.hints("export A=1 && a\n"), [])
         self.assertEqual(self.hints(". ./env.sh\nok\n"), [])
         self.assertEqual(len(self.parse("OUT=$(a) || test_fail a\n[ -d x ] || test_fail b\n")), 2)
