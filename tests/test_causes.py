@@ -204,14 +204,14 @@ class SummaryTest(unittest.TestCase):
         ends = [*self.failed("a"), ("w", Outcome.UNRUNNABLE, "", wide), ("f", Outcome.BLOCKED, "", waits),
                 ("t", Outcome.TIMEOUT, "timeout", "did not end in 5s"), ("e", Outcome.PASSED, "", ""),
                 *self.failed("b", "y"), ("u", Outcome.TIMEOUT, "timeout", "did not end in 9s")]
-        self.assertEqual(self.lines(*ends), ["6 failures by cause:", "    2 x timeout: t u", "    1 x x: a",
+        self.assertEqual(self.lines(*ends), ["6 failures by cause:", "    2 x timeout: t, u", "    1 x x: a",
                                              f"    1 x {wide}: w", f"    1 x {waits}: f", "    1 x y: b"])
 
     def test_ten_are_named(self) -> None:
         names = [f"t{number}" for number in range(12)]
         for count, tail in ((10, ""), (11, " \u2026 with 1 more"), (12, " \u2026 with 2 more")):
             self.assertEqual(self.lines(*self.failed(" ".join(names[:count])))[1],
-                             f"{count:5} x x: {' '.join(names[:10])}{tail}")
+                             f"{count:5} x x: {', '.join(names[:10])}{tail}")
 
     def test_the_last_line_of_a_log(self) -> None:
         cases: Dict[str, str] = {
