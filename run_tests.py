@@ -636,8 +636,10 @@ NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
 PASSES_FAILURE_ON = r"\|\|(?!(?:exit|return)\s+0)|;(?:exit|return)(?!\s+0)"
 # An operator and a command that always fails, so that no failure before it is hidden.
 NEVER_PASSES = r";(?:(?:exit|return) [1-9]\d*|false)(?!\S)"
-# A command whose status may depend on all commands before it, as `[ $RET = 0 ]`, `exit $RET`, `exit $((a | b))`.
-LOOKS_BACK = r"(?:! )?(?:\[|\(\(|test\s|false$)|\(?(?:exit|return) \"?\$(?:\{|\(\([\s!(]*)?\w"
+# A command whose status may depend on all commands before it, as `[ $RET = 0 ]`, `exit $RET`, `case $? in …`.
+LOOKS_BACK = (
+    r"(?:! )?(?:\[|\(\(|(?:test|case)\s|false$)|\(?(?:exit|return) \"?\$(?:\{|\(\([\s!(]*)?\w"
+)
 # Commands in front of another one.
 PREFIXES = (
     r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -[ks] ?\S+| -\S+)* [\w.]+|nice(?: -n ?\S+)?"
@@ -1089,8 +1091,10 @@ def reported_failures(
                 in_status = in_status | of_pipeline
             else:
                 in_status = of_pipeline
-            looks_back = any(re.match(LOOKS_BACK, node.text) for node in of_pipeline)
-            if looks_back or (first in of_pipeline and re.match(NEVER_PASSES, joint)):
+            looks_back = any(re.match(LOOKS_BACK, node.text) for node in [*of_pipeline, first])
+            if (of_pipeline and looks_back) or (
+                first in of_pipeline and re.match(NEVER_PASSES, joint)
+            ):
                 in_status = in_status.union(reached(nodes[: nodes.index(first)], functions))
         if not ENDS.isdisjoint(node.name for node in in_status):
             ending |= in_status
@@ -1574,8 +1578,11 @@ def read_attributes(
         # On a line of its own, a comment may be a test that is commented out.
         is_inside = any(comment.start < node.end for node in reader.nodes)
         is_behind = bool(reader.nodes) and not is_inside
-        behind = r"|[^:].*\s#\s*" * is_behind
-        if re.match(rf"#(?:\s+{behind}):\s*({'|'.join(ATTRIBUTES)})=", comment.text):
+        key = rf"(?:{'|'.join(ATTRIBUTES)})="
+        mistyped = rf"#\s+:\s*{key}"
+        if is_behind:
+            mistyped += rf"|#(?!:).*\s#\s*:\s*{key}|#\s*(?:{key}\S+\s*)+$"
+        if re.match(mistyped, comment.text):
             complain(f"`{comment.text}` is a comment; write `#:` first, without a space in it")
         if not comment.text.startswith("#:"):
             continue

@@ -94,6 +94,7 @@ MAY_FAIL = [
     "a || { echo no; b; exit $?; }",
     "a && echo b || exit $?", "a && echo b; exit $?",
     "a; A=$?; b; exit $((A | $?))", "f() { a; A=$?; b; return $(( ! A )); }; f", "A=0; a || A=1; ! ((A))",
+    "a; case $? in 0|5) true;; *) exit 1;; esac",
     "n=0; a || ((n++)); ((n == 0)); exit $?", "until [ -f x ] || a; do exit $?; done", "a | b || true; echo c",
     "a && b || true; echo c", "{ a; } || true; echo b",
     "if a; then echo yes; else echo no; exit 1; fi", "a || (exit 3)", "while read A; do a $A; done",
@@ -557,6 +558,7 @@ class AttributeLines(ParseCase):
                             "`# : label=x` is a comment; write `#:` first, without a space")
         self.assert_mistake("#  :gpus=2\ntrue\n", 1, "`#  :gpus=2` is a comment")
         self.assert_mistake("true # slow #: timeout=1\n", 1, "`# slow #: timeout=1` is a comment")
+        self.assert_mistake("true #gpus=2 time=9\n", 1, "`#gpus=2 time=9` is a comment")
         for text in ("# false #: timeout=1\ntrue\n", "for i in 1 2; do\n true $i\n # false $i #: gpus=2\ndone\n",
                      "true #: label='x # : time=3'\n"):
             self.assertEqual(len(self.parse(text)), 1, "a test that is commented out, or a label")
