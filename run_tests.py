@@ -154,6 +154,9 @@ STEM_BYTES = 120  # of a file name: far below the 255 that file systems allow, s
 ARGUMENT_BYTES = 100_000  # Linux refuses one argument of 128 KiB or more (MAX_ARG_STRLEN)
 # The most lines of one command of a list: bash reads the command from its start again at each line.
 COMMAND_LINES = 1000
+# Threads beyond the slots: some may wait for what cannot be killed, and a script's tests may share GPUs. Without a
+# bound, the pool of Python 3.12 and later starts a thread for every fifth test (since CPython's gh-102024).
+SPARE_THREADS = 100
 SHARES = 1_000_000  # of a device: `gpus=` takes six digits after the point
 PASSES = 5  # the median of a test's last passes is its expected duration: two bad days do not move it
 # The longest test starts so early that it may take this many times its estimate without prolonging the run.
@@ -4383,8 +4386,7 @@ class Host:
         """Prepare for `slots` attempts at once, whose events go to `post`."""
         self.reaper.run = run
         self.post = post
-        # The schedule bounds the threads. One that waits for what cannot be killed must not keep others from starting.
-        self.workers = ThreadPoolExecutor(sys.maxsize)
+        self.workers = ThreadPoolExecutor(slots + SPARE_THREADS)
         self.has_line_0 = has_line_0(self.reaper.scratch)
         self.environment = test_environment(run)
         os.environb.update(self.environment)  # Popen passes it on at no cost

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -58,6 +59,14 @@ class OutputTest(FaultCase):
         process = self.start("tests.txt")
         _, err = process.communicate(timeout=WAIT_S)
         self.assertEqual((process.returncode, err), (143, b""))
+
+    def test_many_short_tests_need_few_threads(self) -> None:
+        """The pool of Python 3.12 and later starts more and more, if it may."""
+        self.drive("import threading", "run_tests.SPARE_THREADS = 5", "close = run_tests.Host.close", "def tell(host):",
+                   "    print('threads:', threading.active_count())", "    close(host)", "run_tests.Host.close = tell")
+        ran = self.run_list("true\n" * 400, "--output", "none", gpus="0,1,2,3,4,5,6,7")
+        self.assertEqual(ran.code, 0)
+        self.assertLess(int(re.findall(r"threads: (\d+)", ran.text)[0]), 8 + 5 + 2)
 
     def test_what_runs_since_before_the_run_goes_on(self) -> None:
         """As a service of the shell that has become the runner, however it goes into the background meanwhile."""
