@@ -7992,7 +7992,7 @@ class ScriptRun(Run):
         # By key of a program, how many tests were known when it had ended for the first time.
         self.tried: Dict[str, int] = {}
         self.beside: Set[Test] = set()  # tests that ran while others did
-        # By test that may have begun too early, and whether only a line of a log came too late: what did.
+        # By test that may have begun too early, and by `is_minor` of what came too late: that, in words.
         self.too_early: Dict[Tuple[Test, bool], str] = {}
         self.reasons: Dict[str, None] = {}  # why tests have run alone
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
@@ -8206,7 +8206,9 @@ class ScriptRun(Run):
             test = found[0]
             del self.scout_only[test]
             self.note_ahead(  # the shell has passed by tests that the scout had found before this one
-                test.label, lambda other, site: other > test or site.is_background
+                test.label,
+                lambda other, site: other > test or site.is_background,
+                is_minor=True,
             )
         else:
             self.note_missed(call)
@@ -8244,6 +8246,7 @@ class ScriptRun(Run):
             site.described,
             lambda test, other: test.index < known or (has_twin and other is not site),
             has_parted=is_main,
+            is_minor=True,
         )
         awaited = self.scout_waits_for
         if awaited and is_main and not awaited.label:
@@ -8343,12 +8346,13 @@ class ScriptRun(Run):
         what: str,
         is_beside: Callable[[Test, Site], bool] = lambda _test, _site: False,
         has_parted: bool = False,
-        is_log: bool = False,
+        is_minor: bool = False,
     ) -> None:
         """Something, `what`, is done only now that bash would have done before tests which have begun already.
 
         That matters only if a test has failed or the shells have parted: else the scout has come through it, too, and
-        has waited where it had to. `is_beside`: whether bash might run a test at the same time, too.
+        has waited where it had to. `is_beside`: whether bash might run a test at the same time, too. `is_minor`: it is
+        a test, or a line for a log: where bash does not end with 0, nothing is said of that.
         """
         if not (self.has_failed or has_parted):
             return
@@ -8357,7 +8361,7 @@ class ScriptRun(Run):
                 continue  # it has not begun, or might run at the same time
             if self.has_failed or (has_parted and not ahead.site.is_background):
                 why = f"{test.label} went ahead of {what}"
-                self.too_early.setdefault((test, is_log), why)
+                self.too_early.setdefault((test, is_minor), why)
 
     def on_did(self, number: str, is_past: bool = False) -> None:
         """The shell begins a command that is no test, or has come to its end.
@@ -8371,7 +8375,7 @@ class ScriptRun(Run):
                 command.described,
                 lambda _test, site: is_awaited and site.is_background,
                 has_parted=is_past and not is_awaited,
-                is_log=command.node.name in PRINTS
+                is_minor=command.node.name in PRINTS
                 and not files_of(command.node, "[^>]*>(?!>)"),
             )
 
@@ -8402,7 +8406,7 @@ class ScriptRun(Run):
         """Bash has run a test itself, which has no log but the script's."""
         number, _, label = place.partition(":")
         site = self.script.commands[number]
-        self.note_ahead(site.described)
+        self.note_ahead(site.described, is_minor=True)
         if int(status):
             self.note_failure(label or head_of(site.node), site.line, int(status))
             self.unhandled[label or str(site.line)] += 1
@@ -8625,12 +8629,12 @@ class ScriptRun(Run):
             warn(f"the script has not come to tests that ran ahead of it: {labels}")
         if self.runs_ahead:
             self.say_what_ran_alone()
-        failed = {end.test for end in bad}
+        failed = {end.test for end in bad if end.test not in self.scout_only}
         # Where bash would fail, too, it matters for a test that has failed: perhaps by this.
         doubts = [
             why
-            for (test, is_log), why in self.too_early.items()
-            if not status or (test in failed and not is_log)
+            for (test, is_minor), why in self.too_early.items()
+            if not status or (test in failed and not is_minor)
         ]
         if doubts:
             warn(

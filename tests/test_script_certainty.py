@@ -377,7 +377,8 @@ class ScriptCertainty(EquivalenceCase):
         if faults:
             self.fail(f"\nat least {len(faults)} scripts differ\n" + "\n\n".join(sum(faults, [])))
         if not ONE_SCRIPT:
-            self.assertLessEqual(len(ahead), max(2, len(checks) // ONE_IN), f"it went ahead in {ahead}")
+            expected = len(checks) / ONE_IN     # by chance, few scripts show up to two standard deviations more
+            self.assertLessEqual(len(ahead), max(2, expected + 2 * expected ** 0.5), f"it went ahead in {ahead}")
             self.assertGreater(started, len(checks) / 5)     # else there is not much in what has been compared
 
 
