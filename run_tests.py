@@ -2350,8 +2350,8 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
     # By a label as written in one list, as written in any, and by a unique one: the unique labels of its tests.
     named: Dict[Any, List[str]] = defaultdict(list)
     for line, label in zip(lines, labels):
-        for known in ((line.source, line.label), line.label):
-            named[known].append(label)
+        named[line.source, line.label].append(label)
+        named[line.label].append(label)
     for label in labels:
         named.setdefault(label, [label])
     text = "\n".join(parsed.text for parsed in lists)
@@ -4851,8 +4851,7 @@ class Record:
 
     def note(self, event: str, **values: Any) -> None:
         """Append one event to the journal, one JSON object a line: the only state that there is. Raises OSError."""
-        now = round(time.time(), 3)
-        record = {"event": event, "run": self.run, "time": now, **values}
+        record = {"event": event, "run": self.run, "time": round(time.time(), 3), **values}
         self.append(self.journal, to_bytes(f"{json.dumps(record)}\n"))
 
     def log_path(self, test: Test, attempt: int = 0) -> str:
@@ -8001,8 +8000,7 @@ class ScriptRun(Run):
 
     def start_script(self) -> None:
         """Let bash begin, and say what there is to say of the script. Raises OSError."""
-        file = self.script.files[self.name]
-        self.introduce(file)
+        self.introduce(self.script.files[self.name])
         log = os.path.join(self.record.log_dir, f"{self.stem}.log")
         self.shell.start(log, has_scout=self.runs_ahead)
 
@@ -8103,8 +8101,7 @@ class ScriptRun(Run):
     def submit(self) -> None:
         """Let the schedule know of new tests: the first ones wait a moment for others, to start the longest first."""
         self.batch_at = inf
-        tests = list(self.schedule.waiting)
-        selection = select(tests, self.options, self.history)
+        selection = select(list(self.schedule.waiting), self.options, self.history)
         order = selection.to_run(self.options.order, self.schedule.pool)
         super().handle(Submit(order))
 
@@ -8338,8 +8335,7 @@ class ScriptRun(Run):
         values = ""
         if path:
             values = to_text(read_once(path))
-        code = end_of(command.node, int(status), directory, values)
-        self.command_ends[number].append(code)
+        self.command_ends[number].append(end_of(command.node, int(status), directory, values))
 
     def note_ahead(
         self,
@@ -8359,9 +8355,10 @@ class ScriptRun(Run):
         for test, ahead in self.scout_only.items():
             if test in self.schedule.waiting or is_beside(test, ahead.site):
                 continue  # it has not begun, or might run at the same time
-            if self.has_failed or (has_parted and not ahead.site.is_background):
-                why = f"{test.label} went ahead of {what}"
-                self.too_early.setdefault((test, is_minor), why)
+            if self.has_failed or not ahead.site.is_background:
+                self.too_early.setdefault(
+                    (test, is_minor), f"{test.label} went ahead of {what}"
+                )
 
     def on_did(self, number: str, is_past: bool = False) -> None:
         """The shell begins a command that is no test, or has come to its end.
@@ -8660,8 +8657,7 @@ class ScriptRun(Run):
                 why = "the script has come to no test, or tests begin in another way (--tests REGEX)"
             warn(f"{self.name}: nothing ran in parallel: {[*self.reasons, why][0]}")
         count = sum(test not in self.beside for test in self.tests)
-        half = self.schedule.pool.size / 2
-        if any(test.gpus > half for test in self.tests):
+        if any(test.gpus > self.schedule.pool.size / 2 for test in self.tests):
             self.reasons.setdefault("tests need more than half of the GPUs")
         reasons = list(self.reasons)
         if reasons and count and len(self.tests) > 1:
