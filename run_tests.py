@@ -641,7 +641,7 @@ PASSES_FAILURE_ON = r"\|\|(?!(?:exit|return)\s+0)|;(?:exit|return)(?!\s+0)"
 NEVER_PASSES = r";(?:(?:exit|return) [1-9]\d*|false)(?!\S)"
 # A command whose status may depend on all commands before it, as `[ $RET = 0 ]`, `exit $RET`, `case $? in …`.
 LOOKS_BACK = (
-    r"(?:! )?(?:\[|\(\(|(?:test|case)\s|false$)|\(?(?:exit|return) \"?\$(?:\{|\(\([\s!(]*)?\w"
+    r"(?:! )?(?:\[|\(\(|(?:test|case)\s)|false$|\(?(?:exit|return) \"?\$(?:\{|\(\([\s!(]*)?\w"
 )
 # Commands in front of another one.
 PREFIXES = (

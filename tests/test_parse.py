@@ -75,7 +75,7 @@ ALWAYS_PASS = [
     "a & echo b", "a; rm b", "a >x; cat x", "sleep 9 & P=$!; a; kill $P", "cd b && { a || RET=1; }", "a || cat log",
     "which a; echo b", "pushd b; a; popd", "a || { cat log; RET=1; }", "[ -f x ] && a || echo no",
     "while read A; do a $A || RET=1; done", "while getopts ab c; do a || RET=1; done",
-    "for i in 1 2; do a $i | tee log; done", "a & b || RET=1; kill $!",
+    "for i in 1 2; do a $i | tee log; done", "a & b || RET=1; kill $!", "a || RET=1; ! false",
 ]
 MAY_FAIL = [
     "a && echo b || exit 1", "a && cat log | tee b", "a && { rm b; echo c; }", "a; ((n == 0))",
