@@ -1584,7 +1584,7 @@ def read_attributes(
         key = rf"(?:{'|'.join(ATTRIBUTES)})="
         mistyped = rf"#\s+:\s*{key}"
         if is_behind:
-            mistyped += rf"|#(?!:).*\s#\s*:\s*{key}|#\s*(?:{key}\S+\s*)+$"
+            mistyped += rf"|#(?!:).*\s#\s*:\s*{key}|#\s*(?:{key}\S+(?:\s+|$))+$"
         if re.match(mistyped, comment.text):
             complain(f"`{comment.text}` is a comment; write `#:` first, without a space in it")
         if not comment.text.startswith("#:"):

@@ -560,7 +560,7 @@ class AttributeLines(ParseCase):
         self.assert_mistake("true # slow #: timeout=1\n", 1, "`# slow #: timeout=1` is a comment")
         self.assert_mistake("true #gpus=2 time=9\n", 1, "`#gpus=2 time=9` is a comment")
         for text in ("# false #: timeout=1\ntrue\n", "for i in 1 2; do\n true $i\n # false $i #: gpus=2\ndone\n",
-                     "true #: label='x # : time=3'\n"):
+                     "true #: label='x # : time=3'\n", f"true # {'gpus=1' * 40} x\n"):
             self.assertEqual(len(self.parse(text)), 1, "a test that is commented out, or a label")
         self.assertEqual(self.attributes("true # : note=1\ntrue # : of gpus=2\n# gpus=2\n"), [Attributes()] * 2)
 
