@@ -5675,9 +5675,10 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
     """What did not simply pass, where its log is and what says why; what else there is to say of a test."""
     for ends in attempts:
         result = ends[-1]
+        outcome = result.outcome
         label = result.test.label
-        is_flaky = result.outcome is Outcome.FLAKY
-        if result.outcome not in (Outcome.PASSED, Outcome.DEFERRED, Outcome.NOT_RUN):
+        is_flaky = outcome is Outcome.FLAKY
+        if outcome not in (Outcome.PASSED, Outcome.DEFERRED, Outcome.NOT_RUN):
             line = f"{result.verdict()}: {label}"
             if result.status is not None:
                 log = record.log_path(result.test, int(is_flaky))
@@ -5688,9 +5689,9 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
                 yield f"    {why}"
         if result.leaked:
             yield f"{count_leaks(result.leaked)}: {label} left {first_of(result.leaked)}"
-        if result.outcome is Outcome.PASSED and result.junit_fault:
+        if outcome.is_pass() and record.options.accepts(outcome) and result.junit_fault:
             yield f"passed without its JUnit file ({result.junit_fault}): {label}"
-        if result.outcome.is_pass() and result.reason:
+        if outcome.is_pass() and result.reason:
             yield f"{result.reason}: {label}"
 
 
