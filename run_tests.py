@@ -7028,7 +7028,7 @@ class ScriptFile:
 #   both   moved   number of a `cd`, folder                           no answer: it has ended
 #   scout  reads   folder, `eval` or `source` and its words           bash: whether it may go on
 #   scout  wait    number of a command, or of a test that it          bash: what that has changed in the shell, once
-#                  cannot start                                       it has ended there
+#                  cannot start; 1 if it asks for that next           it has ended there
 #   scout  lost    what it cannot go through                          no answer: it is ended
 #   shell  past    number and turn, status, folder, variables         no answer: a command has ended that is no test
 #   shell  did     number                                             no answer: it begins
@@ -7362,7 +7362,7 @@ _rt_lost() {     # it can go no further
 _rt_meets() { _rt_ask wait "$1"; }
 _rt_itself() { _rt_ask wait "$1"; }
 _rt_start() {    # a test, as _rt_test has it; its words as bash are empty if only the shell may expand them
-  [[ $2 && ! $_rt_behind ]] || _rt_itself "$1"
+  [[ $2 && ! $_rt_behind ]] || _rt_ask wait "$1" "${2:+1}"
   _rt_behind=
   [[ $2 ]] || builtin return
   local _rt_words=$2 _rt_files=$4
@@ -8300,8 +8300,8 @@ class ScriptRun(Run):
         self.batch_at = min(self.batch_at, monotonic() + BATCH_S)
         return test
 
-    def on_wait(self, number: str) -> None:
-        """The scout waits until the shell has run a command."""
+    def on_wait(self, number: str, starts: str = "") -> None:
+        """The scout waits until the shell has run a command. If it `starts` this test then, that is no further turn."""
         command = self.script.commands[number]
         if command.label:
             self.reasons.setdefault(f"{command.described} starts when the script comes to it")
@@ -8312,8 +8312,10 @@ class ScriptRun(Run):
             self.reasons.setdefault(why)
         self.found_since = 0
         self.scout_waits_for = command
-        turn = next(self.turns[command.number])
-        self.held[self.question] = partial(self.end_in_shell, command.number, turn)
+        turn = next(self.turns[number])
+        if starts:
+            self.turns[number] = count(turn)
+        self.held[self.question] = partial(self.end_in_shell, number, turn)
 
     def end_in_shell(self, number: str, turn: int) -> str | None:
         """What the scout does behind a command, if that has ended in the shell so often."""

@@ -1114,6 +1114,12 @@ class AheadTest(ScriptCase):
                                                 "python3 b --exit=1 || { test_fail b; exit 6; }"), "--timeout", "9s")
                 self.assertEqual((ran.code, "b went ahead of `" in ran.err), (6, told), ran.err)
 
+    def test_what_the_scout_comes_to_too_late_in_each_turn(self) -> None:
+        """There it waits for the script, and goes ahead again."""
+        self.overlap(8, "for i in 1 2; do", "bash -c 'sleep 0.5' tests/c m$i.csv & bash -c : tests/d m$i.csv &",
+                     "[[ -d repo$i ]] || { mkdir repo$i; bash -c 'sleep 0.5'; }", "pytest e$i", "done",
+                     "pytest a --beside=b", "pytest b --beside=a")
+
     def test_one_by_one(self) -> None:
         """From such a comment on."""
         ran = self.overlap(4, "pytest a --beside=b", "pytest b --beside=a", "#: one-by-one", "pytest c --slow",
