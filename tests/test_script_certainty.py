@@ -645,7 +645,7 @@ test_fail() { echo "@ $((1/0))"; }⏎f() { pytest a --exit=1 || test_fail a; exi
 trap 'echo "@ bye $?"' EXIT⏎pytest a --exit=1 || echo "@ $NOPE"⏎pytest b
 while pytest a --exit=1; do exit 0; done; pytest a --exit=1 || RET=1⏎exit ${RET:-0} ¦ test_fail() { N=$((N+1)); }⏎
 pytest a --exit=1; pytest a --exit=1 || test_fail a⏎exit $N ¦ pytest a b --exit=1⏎[ "$_" = --exit=1 ] || exit 4⏎
-pytest b ¦ set -k⏎pytest a X=1 --exit=1 || RET=1⏎exit $RET
+pytest b ¦ set -k⏎pytest a X=1 --exit=1 || RET=1⏎exit $RET ¦ builtin set -o keyword⏎pytest a X=1 --exit=1 || exit 4
 RET=0⏎note() { cat $1; RET=1; }⏎bash -c 'echo "@ one" >log; exit 1' tests/x || note log⏎
 bash -c 'sleep 0.1; echo "@ two" >log' tests/y || note log⏎exit $RET ¦ RET=0⏎trap 'RET=1' ERR⏎old=$(trap -p ERR)⏎
 trap - ERR⏎pytest b⏎eval "$old"⏎pytest c --exit=1⏎exit $RET
