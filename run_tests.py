@@ -154,9 +154,9 @@ STEM_BYTES = 120  # of a file name: far below the 255 that file systems allow, s
 ARGUMENT_BYTES = 100_000  # Linux refuses one argument of 128 KiB or more (MAX_ARG_STRLEN)
 # The most lines of one command of a list: bash reads the command from its start again at each line.
 COMMAND_LINES = 1000
-# Threads beyond the slots: some may wait for what cannot be killed, and a script's tests may share GPUs. Without a
-# bound, the pool of Python 3.12 and later starts a thread for every fifth test (since CPython's gh-102024).
-SPARE_THREADS = 100
+# Threads beyond the known slots: some may wait for what cannot be killed, and tests of a script may share GPUs or
+# need none. Without a bound, the pool of Python 3.12 and later starts one for every fifth test (CPython's gh-102024).
+SPARE_THREADS = 1000
 SHARES = 1_000_000  # of a device: `gpus=` takes six digits after the point
 PASSES = 5  # the median of a test's last passes is its expected duration: two bad days do not move it
 # The longest test starts so early that it may take this many times its estimate without prolonging the run.
@@ -8159,6 +8159,8 @@ class ScriptRun(Run):
             return "_rt_status=126"
         if program is None:
             return 'local _rt_whole=1; _rt_program "$@"'
+        if int(pid) not in (self.shell.process.pid, self.shell.scout.pid):
+            clear_name(mark.rpartition(".")[0])  # a subshell seldom tells of a second test
         site = self.script.commands[number]
         call = Call(
             site,
