@@ -1255,7 +1255,7 @@ EXPANDED = "label prefix junit first mask".split()
 class TestLine(NamedTuple):
     """A test as it is written. Label, prefix, JUnit file, first word and mask are words that bash has yet to expand."""
 
-    source: Any  # the ListFile or script that it stands in
+    source: Any  # the ListFile, or file of a script, that it stands in
     line: int
     body: str  # bash: the command behind its environment prefix, without handler
     first: str  # the first word of the body
@@ -1580,10 +1580,9 @@ def read_attributes(
     for comment in reader.comments:
         # On a line of its own, a comment may be a test that is commented out.
         is_inside = any(comment.start < node.end for node in reader.nodes)
-        is_behind = bool(reader.nodes) and not is_inside
         key = rf"(?:{'|'.join(ATTRIBUTES)})="
         mistyped = rf"#\s+:\s*{key}"
-        if is_behind:
+        if reader.nodes and not is_inside:
             mistyped += rf"|#(?!:).*\s#\s*:\s*{key}|#\s*(?:{key}\S+(?:\s+|$))+$"
         if re.match(mistyped, comment.text):
             complain(f"`{comment.text}` is a comment; write `#:` first, without a space in it")
@@ -2246,11 +2245,11 @@ def with_target(test: TestLine, options: Options) -> TestLine:
     if os.access(path, os.X_OK) and re.search(r"(?:^|/)(?!test_)[^/]+(?<!_test)\.py$", first):
         test.complain(
             f"{first} is a program by its mode, and no test file by its name; write `python3 {first}`, or "
-            f"`python3 -m pytest {first}`",
+            f"`python3 -m pytest {first}`"
         )
     elif not os.path.exists(path):
         test.complain(
-            f"{path} is not there; fix the path (instead of a pattern, name the folder), or the shell state above it",
+            f"{path} is not there; fix the path (instead of a pattern, name the folder), or the shell state above it"
         )
     elif not find_program(python, test.shell.environment):
         test.complain(f"--python {options.python} is no program here; name one that is")
@@ -2348,7 +2347,7 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
         lines += parsed.tests
     labels = list(labels_of(lines))
     # By a label as written in one list, as written in any, and by a unique one: the unique labels of its tests.
-    named: Dict[Any, List[str]] = defaultdict(list)
+    named: defaultdict[Any, List[str]] = defaultdict(list)
     for line, label in zip(lines, labels):
         named[line.source, line.label].append(label)
         named[line.label].append(label)
@@ -2372,7 +2371,7 @@ def runs_of(label: str, repeat: int) -> List[str]:
     return [label, *(f"{label} (run {run})" for run in range(2, repeat + 1))]
 
 
-def with_ties(line: TestLine, named: Mapping[Any, List[str]], repeat: int) -> TestLine:
+def with_ties(line: TestLine, named: defaultdict[Any, List[str]], repeat: int) -> TestLine:
     """A test that waits for all runs of those in its `after`. Its own runs take turns if they write one JUnit file."""
     after = []
     for name in line.attributes.after:
@@ -2600,9 +2599,11 @@ def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
     chains = chains_of(tests, estimates.seconds)
     unknown = estimates.unknown if estimates.unknown_first else ()
 
-    wide = sorted(
-        tests, key=lambda test: (-chains[test][0], test not in unknown, -chains[test][1])
-    )
+    def by_width(test: Test) -> Tuple[float, bool, float]:
+        width, length = chains[test]
+        return -width, test not in unknown, -length
+
+    wide = sorted(tests, key=by_width)
     long = sorted(wide, key=lambda test: -chains[test][1])
     long.reverse()  # the longest comes last
     remaining = sum(work_of(test, estimates.seconds, gpus) for test in tests)
@@ -2629,7 +2630,10 @@ def work_of(test: Test, seconds: Seconds, gpus: int) -> float:
 def leaders_of(tests: Tests) -> Ties:
     """For each test, the tests that its `after` names. A name that none of these tests has is ignored."""
     named = {test.label: test for test in tests}
-    return {test: list(filter(None, map(named.get, test.attributes.after))) for test in tests}
+    return {
+        test: [named[label] for label in test.attributes.after if label in named]
+        for test in tests
+    }
 
 
 def followers_of(tests: Tests) -> Ties:
@@ -3930,9 +3934,7 @@ def send(signum: int, processes: Iterable[ProcessInfo]) -> None:
             os.kill(info.pid, signum)
 
 
-def kill_all(
-    look: Callable[[], Processes],
-) -> Tuple[Set[ProcessInfo], Processes]:
+def kill_all(look: Callable[[], Processes]) -> Tuple[Set[ProcessInfo], Processes]:
     """Kill processes as long as a look finds some, KILLED_S at most. Returns all that were found, and what is left."""
     give_up_at = monotonic() + KILLED_S
     left = look()
@@ -5794,8 +5796,9 @@ def account(selection: Selection, options: Options) -> Iterator[str]:
         if counts:
             reasons = ", ".join(f"{each} by {why}" for why, each in counts.items())
             line += f"; {what} {reasons}"
-    if deferred and options.deferred_path and not options.list:  # else nothing is written
-        line += f"; see {options.deferred_path}"
+    path = options.deferred_path
+    if deferred and path and not options.list:  # else nothing is written
+        line += f"; see {path}"
     yield line
 
 
@@ -7798,9 +7801,8 @@ class Script:
         """The variables in a test's words or environment that may have another value where a test has failed."""
         if self.exports:
             return self.changed
-        asked = set(re.findall(READS_VARIABLE, node.text))
-        exported = {name for name in self.changed if to_bytes(name) in environment}
-        return self.changed & asked | exported
+        asked = re.findall(READS_VARIABLE, node.text)
+        return {name for name in self.changed if name in asked or to_bytes(name) in environment}
 
     def kind(self, file: ScriptFile, line: int, text: str, functions: Sequence[str]) -> str:
         """What a command is: `calm`, or bash for each time that it comes.
@@ -7963,7 +7965,8 @@ class ScriptRun(Run):
         self.sequential = self.schedule.pool.sequential
         self.runs_ahead = not (self.sequential or options.one_by_one)
         self.labels = Unique("{} #{}", str)
-        self.stems = stems_beside(script.files[self.name].text, options.log_dir)
+        self.file = script.files[self.name]
+        self.stems = stems_beside(self.file.text, options.log_dir)
         self.stem = self.stems(os.path.basename(self.name))
         self.script = script
         self.codes: Dict[Words, str] = {}  # by place and words, what a command is
@@ -8001,7 +8004,7 @@ class ScriptRun(Run):
 
     def start_script(self) -> None:
         """Let bash begin, and say what there is to say of the script. Raises OSError."""
-        self.introduce(self.script.files[self.name])
+        self.introduce(self.file)
         log = os.path.join(self.record.log_dir, f"{self.stem}.log")
         self.shell.start(log, has_scout=self.runs_ahead)
 
@@ -8496,7 +8499,9 @@ class ScriptRun(Run):
         self.record.test_end(result)
         self.show()
         log = os.path.abspath(self.record.log_path(test))
-        logs = [log, f"{log}.err"][: 1 + test.splits]
+        logs = [log]
+        if test.splits:
+            logs.append(f"{log}.err")
         status = result.status or 0
         if test in self.shell_only[call.key] and not call.site.waits_for_shell:
             self.note_missed(call)  # while it ran, tests below it may have begun
@@ -8592,7 +8597,7 @@ class ScriptRun(Run):
         """Record what has failed, or was interrupted, in the script's own shell: it has no log but the script's."""
         self.has_failed = True
         unique = self.labels(clean_label(label))
-        source = TestLine(self, line, "", "", key_of([label]), Attributes())
+        source = TestLine(self.file, line, "", "", key_of([label]), Attributes())
         test = make_test(source, len(self.tests), unique, self.stem, self.options)
         outcome = Outcome.INTERRUPTED if status is None else Outcome.FAILED
         result = Result(test, outcome, status=status)
