@@ -251,7 +251,7 @@ wait
 export WHO=state
 echo "said by $WHO" #: gpus=0
 wait
-kill -KILL $$ #: label=killed
+kill -ABRT $$ #: label=killed
 wait
 sleep 1000 #: timeout=0.1s label='too slow'
 wait

@@ -296,7 +296,7 @@ FAULTS: Dict[str, Fault] = {
     "a_limit_of_memory": Fault("ulimit -v 400000; $PY -c 'bytearray(1 << 40)'", "failed", 1,
                                "out of memory (of the machine)"),
     "a_limit_of_file_size": Fault("ulimit -c 0; ulimit -f 1; yes", "crashed", -25, "killed by SIGXFSZ"),
-    "its_group_killed": Fault("$NAP & $NAP & kill -KILL 0", "crashed", -9, "killed by SIGKILL"),
+    "its_group_killed": Fault("$NAP & $NAP & kill -USR1 0", "crashed", -10, "killed by SIGUSR1"),
     "its_group_asked_to_end": Fault("trap '' TERM; $NAP & trap - TERM; kill -TERM 0; wait $!", "crashed", -15,
                                     "killed by SIGTERM", leaks=1),
     "its_streams_closed": Fault("exec <&- >&- 2>&-; exit 3", "failed", 3, "exit status 3, without output"),

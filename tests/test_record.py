@@ -54,7 +54,7 @@ class RecordCase(RunnerCase):
 
 class JournalTest(RecordCase):
     def test_each_event_has_its_fields(self) -> None:
-        ran = self.run_list("true #: label=one\nexit 2 #: label=two gpus=2\nwait\nkill -KILL $$ #: label=none gpus=0\n"
+        ran = self.run_list("true #: label=one\nexit 2 #: label=two gpus=2\nwait\nkill -ABRT $$ #: label=none gpus=0\n"
                             "true #: label=all gpus=all\ntrue #: label=wide gpus=3\n", gpus="4,7")
         self.check(ran, 1, {"one": "passed", "two": "failed", "none": "crashed", "all": "passed", "wide": "unrunnable"})
         start, *middle, end = ran.journal()
@@ -83,7 +83,7 @@ class JournalTest(RecordCase):
                 for record in ran.journal("test_end")}
         self.assertEqual(said, {
             "one": [0, None, 1, {}], "two": [2, None, 2, {"cause": "exit status 2, without output"}],
-            "none": [-9, "SIGKILL", 0, {"cause": "killed by SIGKILL"}], "all": [0, None, "all", {}],
+            "none": [-6, "SIGABRT", 0, {"cause": "killed by SIGABRT"}], "all": [0, None, "all", {}],
             "wide": [None, None, 3, {"reason": "needs 3 GPUs, more than there are"}]})
 
     def test_the_end_of_a_test_says_what_it_waited_for_besides_room(self) -> None:
@@ -348,7 +348,7 @@ class StandInTest(RecordCase):
         missing, stale, cut = "missing", "stale, from an earlier run", "truncated"
         no_output = "failed, exit 1: exit status 1, without output"
         cases = (        # file and label, what the test does, attributes, how it ends, what is wrong with its file
-            ("dead.xml", 'printf "\\033[31mlast words\\n"; kill -KILL $$', "", "crashed (SIGKILL): killed by SIGKILL",
+            ("dead.xml", 'printf "\\033[31mlast words\\n"; kill -ABRT $$', "", "crashed (SIGABRT): killed by SIGABRT",
              missing),
             ("deep/er/x.xml", "exit 3", "", "failed, exit 3: exit status 3, without output", missing),
             ("cut.xml", 'printf "<testsuites><tests" >cut.xml; exit 1', "", no_output, cut),
