@@ -7095,8 +7095,6 @@ _rt_died() {     # what bash itself would say of a program's death
   builtin printf '%s\n' "$1" >&194
 }
 _rt_stub() {     # in a test's place: reports its words, waits until it has ended, returns its status
-  local -
-  builtin set +aEeTuvx     # with T, the trap would see each command of ours
   local _rt_status=1
   _rt_call[0]=apart
   if [[ /dev/fd/1 -ef /dev/fd/193 ]]; then
@@ -7138,7 +7136,6 @@ builtin eval 'exec 192<>"$_rt_reply" 191>"$_rt_reply.ask"'
 # Its arguments: the status of the command before; `trap -p` if that may have set a trap; the command; its line; the
 # positional parameters; and `$_`, which keeps its value by being the last argument.
 _rt_hook() {
-  case ${FUNCNAME[1]-main} in _rt_* | "${_rt_stand_in:-_rt_}") builtin return 1 ;; esac      # it is ours
   [[ $3 != 'builtin return' ]] || {      # a trap begins behind a test: BASH_COMMAND is still the last of our function
     _rt_remove
     builtin return 1
@@ -7301,7 +7298,9 @@ _rt_start() {    # a test, as _rt_test has it: a function takes the place of its
     builtin return
   fi
   _rt_tested=$_rt_command
-  builtin eval "function $6 () { { _rt_stub $6 \"\$@\" || builtin return; } 193>&2 2>/dev/null; }"
+  # A function that is called under `set +T` runs without our trap.
+  local _rt_body="local -; builtin set +aEeTuvx; _rt_stub $6 \"\$@\" || builtin return"
+  builtin eval "function $6 () { { $_rt_body; } 193>&2 2>/dev/null; }"
 }
 _rt_failed() {   # a handler is called
   _rt_is_function "${_rt_command%%[$' \t\n']*}"
@@ -7410,18 +7409,17 @@ _rt_trap='if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$B
 _rt_trap+='then builtin eval "$_rt_replay"; ! : "$_"; elif [[ $_rt_alone ]]; then '
 _rt_trap+='_rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi;'
 _rt_streams='} 193>&2 2>/dev/null'
-_rt_case='case $_rt_stand_in$_rt_enters$_rt_moved${_rt_after-}$_rt_traps'
+_rt_case='case ${FUNCNAME-main} in _rt_* | "${_rt_stand_in:-_rt_}") ;; *) '     # it is ours
+_rt_case+='case $_rt_stand_in$_rt_enters$_rt_moved${_rt_after-}$_rt_traps'
 _rt_case+='${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;; *) '
-_rt_hidden="{ $_rt_case$_rt_trap esac; $_rt_streams"
-_rt_trap="$_rt_case{ $_rt_trap $_rt_streams; esac"
+_rt_hidden="{ $_rt_case$_rt_trap esac; esac; $_rt_streams"
+_rt_trap="$_rt_case{ $_rt_trap $_rt_streams; esac; esac"
 case $- in *[vx]*) _rt_trap=$_rt_hidden ;; esac
 builtin set -T
 builtin trap "$_rt_trap" DEBUG
 """
 # What `set -v` prints of our traps; `ScriptShell.keep` takes it out.
-TRAP_LINES = (
-    rb"\{ (?:case \$_rt_stand_in|_rt_rest|builtin trap \"\$_rt_).*?2>/dev/null(?:\n|; )"
-)
+TRAP_LINES = rb"\{ (?:case \$\{FUNCNAME|_rt_rest|builtin trap \"\$_rt_).*?2>/dev/null(?:\n|; )"
 # A variable as `declare -p` tells it: its attributes, its name, its value in bash's quotes.
 VARIABLE = rf"""declare -(\S+) ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[\s\S])*'|[^"'\n])*)\n"""
 
@@ -8200,10 +8198,10 @@ class ScriptRun(Run):
             self.shell.answer(call.question, '_rt_run "$@"')
             return
         self.let_scout_past(call.site)
-        key = call.key
-        found = [test for test, ahead in self.scout_only.items() if ahead.key == key]
+        same = (test for test, ahead in self.scout_only.items() if ahead.key == call.key)
+        found = next(same, None)
         if found:
-            test = found[0]
+            test = found
             del self.scout_only[test]
             self.note_ahead(  # the shell has passed by tests that the scout had found before this one
                 test.label,
@@ -8260,6 +8258,8 @@ class ScriptRun(Run):
         seen = self.script.changed_for(call.site.node, program.environment)
         if behind:
             test = behind.pop(0)
+        elif call.stdin or len(self.scout_only) > 16 * self.schedule.pool.size:
+            return None  # its input is the shell's, or the scout is far enough ahead
         elif seen:  # only the shell knows the value: the scout waits until the shell has come to this test
             why = f"{where} gets {min(seen)}, which is set where a test fails"
             self.reasons.setdefault(why)
@@ -8278,7 +8278,6 @@ class ScriptRun(Run):
                 )
             if shared:
                 self.reasons.setdefault(f"{where} waits for a test that has {min(shared)}, too")
-            if shared or call.stdin or len(self.scout_only) > 16 * self.schedule.pool.size:
                 return None
             text = "".join(f">{file}\n" for file in call.files)
             for name in stems_written(text, self.options.log_dir):
