@@ -5270,25 +5270,26 @@ class Trace:
             self.write(b"\n")
         self.write(f"{text}\n")
 
-    def copy(
-        self, path: str, offset: int = 0, end: int = sys.maxsize, is_tamed: bool = False
-    ) -> int:
-        """Copy a file from `offset` on, up to `end`; returns where it ended. Raises OSError if it cannot be read.
+    def copy(self, path: str, offset: int = 0, is_tamed: bool = False) -> int:
+        """Copy a file from `offset` on; returns where it ended. Raises OSError if it cannot be read.
 
-        With `is_tamed`, markers in the file by which a CI service would fold its page lose their effect.
+        What a test adds meanwhile may be faster than our reader, and is left for the next look. With `is_tamed`,
+        markers in the file by which a CI service would fold its page lose their effect.
         """
         with open_regular(path) as file:
+            end = file.seek(0, os.SEEK_END)
             file.seek(offset)
-            while True:
-                data = file.read(max(min(COPY_BYTES, end - offset), 0))
+            while offset < end:
+                data = file.read(COPY_BYTES)
+                if not data:  # somebody has cut it
+                    break
                 if is_tamed:  # whole lines, unless one is of no sensible length
                     data += file.readline(COPY_BYTES)
-                if not data:
-                    return offset
                 offset += len(data)
                 if is_tamed:
                     data = re.sub(FORGED, rb"\g<0> ", data)
                 self.write(data)
+        return offset
 
     def is_ours(self) -> bool:
         """Whether the runner has the terminal: behind `&` it does not draw."""
@@ -7449,7 +7450,7 @@ class ScriptShell:
     have all that it had printed before.
     """
 
-    size = 0
+    kept = -1  # the descriptor of the log, once the shells start
     status = EXIT_MACHINE  # the exit status, as `$?` has it
     # The error that ended it: it could not be started, its output not be written.
     fault: Exception | None = None
@@ -7570,7 +7571,6 @@ class ScriptShell:
                 while data:
                     written = os.write(self.kept, data)
                     data = data[written:]
-                    self.size += written
 
     def answer(self, question: Tuple[str, str], code: str) -> None:
         """Answer a shell's question with bash code. Nothing happens if the shell has been killed meanwhile."""
@@ -8034,11 +8034,9 @@ class ScriptRun(Run):
 
     def show(self) -> None:
         """Show what the script has printed. A shell that asks has printed all that comes before."""
-        end = self.shell.size
-        if end > self.shown:
-            log = f"/dev/fd/{self.shell.kept}"  # its name may go
-            with suppress(OSError):
-                self.shown = self.trace.copy(log, self.shown, end)
+        log = f"/dev/fd/{self.shell.kept}"  # its name may go
+        with suppress(OSError):
+            self.shown = self.trace.copy(log, self.shown)
 
     def handle(self, event: Any) -> None:
         """Note what has happened, and do what follows from it."""
