@@ -231,10 +231,6 @@ class Outcome(enum.Enum):
     INTERRUPTED = "interrupted"
     NOT_RUN = "not run"
 
-    def is_ok(self) -> bool:
-        """It does not fail the run (a flaky one does with `--flaky fail`: see `Options.accepts`)."""
-        return not self.is_failure() and not self.is_unfinished()
-
     def is_pass(self) -> bool:
         """What waits for the test may start."""
         return self in (Outcome.PASSED, Outcome.FLAKY)
@@ -342,7 +338,7 @@ class Options(NamedTuple):
 
     def accepts(self, outcome: Outcome) -> bool:
         """Whether a run with a test that ends so may pass."""
-        return outcome.is_ok() and not self.fails(outcome)
+        return not (outcome.is_unfinished() or self.fails(outcome))
 
 
 class LabelFile(NamedTuple):
@@ -5106,7 +5102,7 @@ def case_of(attempts: Results, record: Record) -> Any:
         failed = attempts[:-1] or attempts  # a file of the test's own has the last one alone
         if record.options.flaky == "pass":
             prefix = "flaky"
-    elif last.outcome.is_ok():
+    elif record.options.accepts(last.outcome):
         failed = []
     parts = []
     if last.outcome.is_excused() or last.outcome is Outcome.DEFERRED:
@@ -5555,7 +5551,7 @@ class Console:
 
     def ended(self, result: Result, progress: str, attempt: int = 0) -> None:
         """An attempt has run to its end. Before a retry its log gets the name of `attempt` (`x.attempt1.log`)."""
-        colour = GREEN if result.outcome.is_ok() else RED
+        colour = GREEN if self.options.accepts(result.outcome) else RED
         self.mark(
             f">>> Finished: {result.test.label} on {result.lease.place} "
             f"[{result.verdict()}, {result.seconds:.1f}s, {progress}, at {clock(self.age())}]",

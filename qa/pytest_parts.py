@@ -365,7 +365,7 @@ class Sum:
             if self.missing:
                 told.append(run_tests.counted(len(self.missing), "case") + " did not run")
             cause = cause._replace(line=", ".join(told))
-        elif worst.status == 0 and not outcome.is_ok() and not self.collected:
+        elif worst.status == 0 and not outcome.is_pass() and not self.collected:
             reason = (
                 "its pytest has not loaded the plugin, or has ended before it had collected"
             )
@@ -761,7 +761,7 @@ class PartsRun(run_tests.Run):
         root[0][:0] = properties
         is_ours = os.path.dirname(path) == os.path.abspath(self.record.log_dir)
         run_tests.write_xml(path, root, is_ours)
-        if has_failure or result.outcome.is_ok():
+        if has_failure or self.options.accepts(result.outcome):
             return result
         return result._replace(junit_fault="without a failure")
 

@@ -1119,7 +1119,8 @@ class WordsTest(unittest.TestCase):
         self.assertEqual(death_of(None), "")
 
     def test_outcomes_and_their_predicates(self) -> None:
-        predicates = {Outcome.is_ok: "passed flaky skipped known deferred",
+        predicates = {run_tests.Options(()).accepts: "passed flaky skipped known deferred",
+                      run_tests.Options((), flaky="fail").accepts: "passed skipped known deferred",
                       Outcome.is_pass: "passed flaky", Outcome.is_excused: "skipped known",
                       Outcome.is_unfinished: "interrupted not_run",
                       Outcome.is_failure: "failed crashed timeout blocked unrunnable",
@@ -1273,7 +1274,7 @@ class Simulation:
         named = [other for other in self.tests if other.label in test.attributes.after]
         held = {name for other in self.running for name in other.attributes.lock}
         return (above and held.isdisjoint(test.attributes.lock)
-                and all(other in self.outcomes and self.outcomes[other].is_ok() for other in named))
+                and all(other in self.outcomes and self.outcomes[other].is_pass() for other in named))
 
     def free(self, test: Test) -> List[int]:
         """The devices with as much room as a test takes of each."""
