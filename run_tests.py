@@ -1204,7 +1204,7 @@ def head_of(node: Node) -> str:
 def check_masks(nodes: Iterable[Node]) -> None:
     """Raises BadValue for a command that sets a device mask."""
     for node in nodes:
-        for word in (*node.assigned, *node.words):
+        for word in words_of(node):
             if re.match(PINS, word):
                 raise BadValue(
                     f"{word} here would pin tests to the same GPUs; put it first on the line of a test, set it "
@@ -6945,8 +6945,7 @@ class ScriptFile:
             if not ("$" in source or os.path.exists(unquoted(source))):
                 self.obstacle = self.obstacle or f"{where}: a block reads {source}"
         bare = len(self.bare)
-        for part in (*node.conditions, *node.bodies):
-            self.visit(part, label)
+        self.visit(node.parts(), label)
         if node.kind == "function":
             del self.bare[bare:]
 
