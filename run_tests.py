@@ -7994,20 +7994,18 @@ class ScriptRun(Run):
 
     def start_script(self) -> None:
         """Let bash begin, and say what there is to say of the script. Raises OSError."""
-        self.introduce(self.file)
+        if self.runs_ahead:
+            self.introduce()
         log = os.path.join(self.record.log_dir, f"{self.stem}.log")
         self.shell.start(log, has_scout=self.runs_ahead)
 
-    def introduce(self, file: ScriptFile) -> None:
-        """Say what is wrong with a file, and how many commands of the script look like tests without a handler."""
-        for message in file.mistakes:
-            tell(message)
-        if file.name != self.name or not self.runs_ahead:
-            return
+    def introduce(self) -> None:
+        """Say how many commands of the script look like tests, with a handler or without one."""
+        file = self.file
         if file.bare:
             count = counted(len(file.bare), "command")
             warn(
-                f"{file.name}:{file.bare[0]}: {count} without a handler may test something, too; --tests REGEX gives "
+                f"{self.name}:{file.bare[0]}: {count} without a handler may test something, too; --tests REGEX gives "
                 "slots to what now runs in the script's own shell"
             )
         if len(file.sites) > 1 and self.script.options.tests:
@@ -8015,7 +8013,7 @@ class ScriptRun(Run):
             if re.search(r"(?m)^\s*set -\w*e", file.text) and "set +e" not in file.text:
                 way = "set -e"
             warn(
-                f"{file.name}: {way}: {len(file.sites)} commands look like tests, and may run ahead of each other; "
+                f"{self.name}: {way}: {len(file.sites)} commands look like tests, and may run ahead of each other; "
                 "--one-by-one stops that"
             )
 
@@ -8106,8 +8104,9 @@ class ScriptRun(Run):
         files = self.script.files
         if source not in files:
             # Right behind `source`, the folder is the same.
-            path = os.path.join(directory, source)
-            self.introduce(self.script.read(source, text_of(path)))
+            text = text_of(os.path.join(directory, source))
+            for message in self.script.read(source, text).mistakes:
+                tell(message)
         file = files[source]
         if file.obstacle:
             self.on_lost(file.obstacle)
