@@ -566,13 +566,18 @@ def to_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
+def shell_status(status: int) -> int:
+    """An exit status as `$?` has it: 128+N for a death by signal N."""
+    if status < 0:
+        return EXIT_SIGNAL - status
+    return status
+
+
 def death_of(status: int | None) -> str:
     """The signal that a process died of (`SIGSEGV`), else empty: its status is -N, or 128+N if a shell passes it on."""
     if not status:
         return ""
-    number = -status
-    if status >= 0:
-        number = status - EXIT_SIGNAL
+    number = shell_status(status) - EXIT_SIGNAL
     with suppress(ValueError):
         return signal.Signals(number).name
     return f"signal {number}" * (status < 0)
@@ -8699,13 +8704,6 @@ def paths_of(directory: str, *words: str) -> Dict[str, bool]:
         is_exclusive = re.match(OUTPUT, named) or re.search(owned, path)
         paths[path] = bool(is_exclusive) or paths.get(path, False)
     return paths
-
-
-def shell_status(status: int) -> int:
-    """An exit status as `$?` has it."""
-    if status < 0:
-        return EXIT_SIGNAL - status
-    return status
 
 
 def list_script(script: Script, trace: Trace) -> int:
