@@ -2164,22 +2164,23 @@ def stem_of(test: TestLine, label: str) -> str:
     return re.sub(r"\.(?=attempt\d+$)", "_", stem)  # `a.attempt1` is the first attempt of `a`
 
 
-class Unique:
-    """Makes each name in turn unique by a numbered suffix; names with equal `same(name)` are equal."""
+Rename = Callable[[str], str]
 
-    def __init__(self, pattern: str, same: Callable[[str], str]) -> None:
-        self.pattern = pattern
-        self.same = same
-        self.counts: Dict[str, int] = {}
 
-    def __call__(self, name: str) -> str:
+def numbered(pattern: str, same: Rename) -> Rename:
+    """A function that makes each name in turn unique by a numbered suffix; those with equal `same(name)` are equal."""
+    counts: Dict[str, int] = {}
+
+    def choose(name: str) -> str:
         chosen = name
-        known_as = self.same(name)
-        while self.same(chosen) in self.counts:
-            self.counts[known_as] += 1
-            chosen = self.pattern.format(name, self.counts[known_as])
-        self.counts[self.same(chosen)] = 1
+        known_as = same(name)
+        while same(chosen) in counts:
+            counts[known_as] += 1
+            chosen = pattern.format(name, counts[known_as])
+        counts[same(chosen)] = 1
         return chosen
+
+    return choose
 
 
 def stems_written(text: str, log_dir: str) -> Iterator[str]:
@@ -2192,9 +2193,11 @@ def stems_written(text: str, log_dir: str) -> Iterator[str]:
             yield name
 
 
-def stems_beside(text: str, log_dir: str) -> Unique:
+def stems_beside(text: str, log_dir: str) -> Rename:
     """Gives logs their names: none that bash writes by the tests' text, or in which the runner itself prints."""
-    stems = Unique("{}_{}", str.casefold)  # some file systems do not tell `A.log` from `a.log`
+    stems = numbered(
+        "{}_{}", str.casefold
+    )  # some file systems do not tell `A.log` from `a.log`
     for descriptor in (1, 2):
         with suppress(OSError):
             text += f"\n>{os.path.relpath(os.readlink(f'/proc/self/fd/{descriptor}'))}"
@@ -2209,7 +2212,7 @@ def labels_of(tests: Sequence[TestLine]) -> Iterator[str]:
     for test in tests:
         prefix = test.prefix.split("\n")
         shared.setdefault(test.label, set(prefix)).intersection_update(prefix)
-    unique = Unique("{} #{}", str)
+    unique = numbered("{} #{}", str)
     for test in tests:
         label = test.label
         differing = " ".join(
@@ -7959,7 +7962,7 @@ class ScriptRun(Run):
         self.name = options.lists[0]
         self.sequential = self.schedule.pool.sequential
         self.runs_ahead = not (self.sequential or options.one_by_one)
-        self.labels = Unique("{} #{}", str)
+        self.labels = numbered("{} #{}", str)
         self.file = script.files[self.name]
         self.stems = stems_beside(self.file.text, options.log_dir)
         self.stem = self.stems(os.path.basename(self.name))
