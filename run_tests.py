@@ -824,7 +824,7 @@ class Node:
         self.before = before  # the operator between the command before and this one
         self.assigned: List[str] = []  # leading assignments
         self.words: List[str] = []  # other words; of a compound command those of its head
-        self.redirects: List[str] = []  # operators and their words
+        self.redirects: List[Tuple[str, str]] = []  # operators and their words
         self.conditions: List[Nodes] = []  # of `if`, `while`, `until`
         self.bodies: List[Nodes] = []
 
@@ -946,7 +946,7 @@ class Reader:
                 break
             text = self.take()
             if is_operator:
-                node.redirects += [text, self.take()]
+                node.redirects.append((text, self.take()))
             elif not node.words and re.match(ASSIGNMENT, text):
                 node.assigned.append(text)
             else:
@@ -6791,7 +6791,7 @@ def files_of(node: Node, operators: str = "[^<]*[<>](?!<)") -> List[str]:
     Descriptors, /dev/null, /dev/stdout and /dev/stderr are left out.
     """
     files = []
-    for how, target in zip(node.redirects[::2], node.redirects[1::2]):
+    for how, target in node.redirects:
         is_there = re.match(r"[0-9]*-?$|/dev/(?:null|stdout|stderr)$", target)
         if re.match(operators, how) and not is_there:
             files.append(target)
@@ -6811,8 +6811,8 @@ def splits_output(node: Node) -> bool | None:
 
     The last one counts: behind `2>&1 >log` they go to two places. So they may where a descriptor above 2 is used.
     """
-    pairs = zip(node.redirects[::2], node.redirects[1::2])
-    streams = " ".join(f"{how} {target}" for how, target in pairs if not re.match("[3-9]", how))
+    pairs = [pair for pair in node.redirects if not re.match("[3-9]", pair[0])]
+    streams = " ".join(chain(*pairs))
     joins = re.search(r"(?:&>>?|>&) \S+(?: < \S+)?$", streams) or node.after == "|&"
     if joins and not re.search(r" [3-9]\b", streams):
         return False
@@ -6998,7 +6998,7 @@ class ScriptFile:
         attributes = self.attributes[line + node.text.count("\n")]
         if attributes.label is not None:
             label = expandable(attributes.label, is_command=False)
-        operators = " ".join(node.redirects)
+        operators = " ".join(chain(*node.redirects))
         text = " ".join(words_of(node))
         reads = re.search("<(?! /dev/null)", operators) or node.before in PIPES
         has_own = re.search(rf"{VALUES_THAT_DIFFER}|\$\{{?\?|PIPESTATUS", text)
@@ -7677,7 +7677,7 @@ def acts(node: Node) -> bool:
     is_program = node.name not in CALM | SETS | BLIND and head_of(node) != "cat"
     has_input = node.name in READS and "<<" not in node.text
     is_pure = substitutes(node.text, PURE) and not files_of(node)
-    writes = re.search(">& [3-9]", " ".join(node.redirects)) is not None
+    writes = re.search(">& [3-9]", " ".join(chain(*node.redirects))) is not None
     return is_program or has_input or writes or not is_pure or looks_out(node)
 
 
@@ -7888,7 +7888,7 @@ class Script:
         """Bash for a command that is no test."""
         node = command.node
         file = command.file
-        targets = set(node.redirects[1::2])
+        targets = {target for _, target in node.redirects}
         names = variables_of(node)
         if tells_time(node) and all(map(file.only_shows, names)):
             return "calm"
