@@ -381,7 +381,6 @@ class Snapshot(NamedTuple):
     directory: str
     environment: Mapping[bytes, bytes] | None  # what is exported; None: the runner's own
     prelude: str = ""  # a file of bash that sets all else; empty: there is nothing else
-    before: str = ""  # bash that runs before the command of the test
 
     def __repr__(self) -> str:
         """Without the environment, in which there may be secrets: an internal error may name a test."""
@@ -4323,8 +4322,6 @@ def bash_text(
     unset = " ".join(f'"${{{name}={value}}}"' for name, value in defaults.items())
     # `export` goes on past a readonly variable.
     start.append(f": {unset}; export {' '.join([*exports, *defaults])}")
-    if test.shell.before:
-        start.append(test.shell.before)
     command = with_source(test.command)
     if command != test.command:
         start.append(f"_rt_source={shlex.quote(test.file)}")

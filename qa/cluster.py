@@ -132,8 +132,10 @@ def version() -> str:
     return run_tests.hash_function()(b"\0".join(texts)).hexdigest()[:12]
 
 
-def words_of(test: Test, before: str, outer: Mapping[bytes, bytes]) -> Dict[str, Any]:
-    """What an agent is to know of a test, with some bash to run before it; `outer` is the runner's own environment."""
+def words_of(
+    test: Test, variables: Mapping[str, str], outer: Mapping[bytes, bytes]
+) -> Dict[str, Any]:
+    """What an agent is to know of a test, which gets these variables too; `outer` is the runner's own environment."""
     exported = test.shell.environment
     changed: Dict[str, str] = {}
     gone: List[str] = []
@@ -149,11 +151,10 @@ def words_of(test: Test, before: str, outer: Mapping[bytes, bytes]) -> Dict[str,
         "preface": to_text(test.preface),
         "junit": test.junit,
         "directory": test.shell.directory,
-        "has_environment": exported is not None,
-        "changed": changed,
+        "has_environment": exported is not None or bool(variables),
+        "changed": {**changed, **variables},
         "gone": gone,
         "prelude": test.shell.prelude,
-        "before": "; ".join(filter(None, [before, test.shell.before])),
     }
 
 
@@ -165,9 +166,7 @@ def test_of(words: Mapping[str, Any]) -> Test:
         gone = set(map(to_bytes, words["gone"]))
         environment = {name: value for name, value in os.environb.items() if name not in gone}
         environment.update(changed)
-    shell = run_tests.Snapshot(
-        words["directory"], environment, words["prelude"], words["before"]
-    )
+    shell = run_tests.Snapshot(words["directory"], environment, words["prelude"])
     return Test(
         index=0,
         key="",
@@ -887,22 +886,19 @@ class Cluster(Host):
         test = words_of(attempt.test, self.introduction(lease), self.outer)
         lease.parts[0][0].start(self.count, attempt, test)
 
-    def introduction(self, lease: NodeLease) -> str:
-        """Bash that tells a test on several nodes which they are."""
+    def introduction(self, lease: NodeLease) -> Dict[str, str]:
+        """The variables that tell a test on several nodes which they are."""
         if len(lease.parts) == 1:
-            return ""
+            return {}
         names = [node.name for node, _ in lease.parts]
         hosts = "".join(
             f"{node.name} slots={len(part.devices)}\n" for node, part in lease.parts
         )
-        variables = {
+        return {
             "RUN_TESTS_NODES": ",".join(names),
             "RUN_TESTS_HOSTFILE": self.reaper.scratch.write(hosts),
             "MASTER_ADDR": lease.parts[0][0].facts["host"],
         }
-        return "export " + " ".join(
-            f"{name}={shlex.quote(value)}" for name, value in variables.items()
-        )
 
     def close(self) -> None:
         self.over.set()

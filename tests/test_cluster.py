@@ -329,14 +329,18 @@ class PoolTest(unittest.TestCase):
         self.assertEqual(sorted({self.take(0) for _ in range(5)}), ["", "CPU n1", "CPU n2"])
 
     def test_words_of_a_test_make_the_same_test(self) -> None:
-        shell = run_tests.Snapshot("/d", {b"A": b"\xff", b"KEPT": b"y", b"MORE": b"z"}, "prelude", "before")
+        shell = run_tests.Snapshot("/d", {b"A": b"\xff", b"KEPT": b"y", b"MORE": b"z"}, "prelude")
         test = a_test(0, "a \udcff", shell=shell, command="true", preface=b"\xfe", junit="/x.xml", file="t", line=3)
         with mock.patch.dict(os.environ, {"GONE": "x", "KEPT": "x"}):
             outer = {b"GONE": b"y", b"KEPT": b"y", b"A": b"y"}
-            read = cluster.test_of(cluster.words_of(test, "", outer))
-        self.assertEqual({name: (read.shell.environment or {}).get(name) for name in (b"A", b"GONE", b"KEPT", b"MORE")},
-                         {b"A": b"\xff", b"GONE": None, b"KEPT": b"x", b"MORE": b"z"})
+            read = cluster.test_of(cluster.words_of(test, {"B": "b"}, outer))
+        names = (b"A", b"B", b"GONE", b"KEPT", b"MORE")
+        self.assertEqual({name: (read.shell.environment or {}).get(name) for name in names},
+                         {b"A": b"\xff", b"B": b"b", b"GONE": None, b"KEPT": b"x", b"MORE": b"z"})
         for name in ("label", "file", "line", "command", "preface", "junit"):
             self.assertEqual(getattr(read, name), getattr(test, name), name)
         self.assertEqual(read.shell._replace(environment=None), shell._replace(environment=None))
-        self.assertEqual(cluster.words_of(test, "export X", {})["before"], "export X; before")
+        plain = test._replace(shell=run_tests.Snapshot("", None))
+        for variables, environment in (({}, None), ({"B": "b"}, {**os.environb, b"B": b"b"})):
+            read = cluster.test_of(cluster.words_of(plain, variables, {}))
+            self.assertEqual(read.shell.environment, environment)
