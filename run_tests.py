@@ -2383,9 +2383,7 @@ def with_ties(line: TestLine, named: defaultdict[Any, List[str]], repeat: int) -
             line.complain(f"after={name} names no test; write the label of one")
         for label in labels:
             after += runs_of(label, repeat)
-    attributes = line.attributes
-    if after:
-        attributes = attributes._replace(after=tuple(after))
+    attributes = line.attributes._replace(after=tuple(after))
     if line.junit and repeat > 1:
         attributes = attributes._replace(lock=(*attributes.lock, line.junit))
     return line._replace(attributes=attributes)
@@ -7623,14 +7621,6 @@ class Program(NamedTuple):
     key: str  # equal for the same words, environment, folder and umask
 
 
-def read_once(path: str) -> bytes:
-    """Read a file that a shell has written, and delete it. Raises OSError."""
-    with open(path, "rb") as file:
-        data = file.read()
-    os.unlink(path)
-    return data
-
-
 def read_program(mark: str, known: Dict[bytes, Any]) -> Program | None:
     """The program that a shell reports; None if the shell must report its environment, too. Raises OSError.
 
@@ -8335,7 +8325,9 @@ class ScriptRun(Run):
             self.is_split = bool(splits_output(command.node))
         values = ""
         if path:
-            values = to_text(read_once(path))
+            with open(path, "rb") as file:
+                values = to_text(file.read())
+            os.unlink(path)
         self.command_ends[number].append(end_of(command.node, int(status), directory, values))
 
     def note_ahead(
