@@ -5270,17 +5270,19 @@ class Trace:
         self.write(f"{text}\n")
 
     def copy(self, path: str, offset: int = 0, is_tamed: bool = False) -> int:
-        """Copy a file from `offset` on; returns where it ended. Raises OSError if it cannot be read.
+        """Copy a file from `offset` on, or anew if it was cut; returns where it ended. Raises OSError.
 
         What a test adds meanwhile may be faster than our reader, and is left for the next look. With `is_tamed`,
         markers in the file by which a CI service would fold its page lose their effect.
         """
         with open_regular(path) as file:
             end = file.seek(0, os.SEEK_END)
+            if end < offset:  # `>/dev/stderr` has cut it
+                offset = 0
             file.seek(offset)
             while offset < end:
                 data = file.read(COPY_BYTES)
-                if not data:  # somebody has cut it
+                if not data:  # it is being cut
                     break
                 if is_tamed:  # whole lines, unless one is of no sensible length
                     data += file.readline(COPY_BYTES)
@@ -5482,11 +5484,8 @@ class Console:
         """Show what has come since the last look."""
         if not self.growing or not self.growing.process.pid:
             return  # it has not started: the log there is that of an earlier run
-        path = self.growing.log
         with suppress(OSError):  # a test may take its log away
-            if os.path.getsize(path) < self.offset:
-                self.offset = 0  # `>/dev/stderr` has cut it
-            self.offset = self.trace.copy(path, self.offset)
+            self.offset = self.trace.copy(self.growing.log, self.offset)
 
     def age(self) -> float:
         """Seconds since the run has begun."""

@@ -69,8 +69,10 @@ class TraceTest(RunnerCase):
                 with self.subTest(size=len(text), start=start):
                     self.out.seek(0)
                     self.out.truncate()
-                    self.assertEqual(self.trace.copy(log, start), max(start, len(text)))
+                    self.assertEqual(self.trace.copy(log, start), len(text))
                     self.assertEqual(self.out.getvalue(), text[start:])
+        self.assertEqual(self.trace.copy(log, len(text) + 1), len(text), "all of it, since it has been cut")
+        self.assertTrue(self.out.getvalue().endswith(text))
 
     def test_copy_does_not_chase_a_file_that_grows_as_fast(self) -> None:
         """Else the run would look at no deadline and no signal while a test prints faster than our reader reads."""
