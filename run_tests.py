@@ -2487,12 +2487,11 @@ class History:
 
     def add_run(self, record: Mapping[str, Any]) -> None:
         """Take in the start of a run of one of these lists. Once this directory has had one, others do not count."""
+        if self.lists.isdisjoint(map(os.path.normpath, record["lists"])):
+            return
         is_here = record.get("directory") == os.getcwd()
-        lists = map(os.path.normpath, record["lists"])
-        is_ours = not self.lists.isdisjoint(lists)
-        if is_ours:
-            self.is_passed_over = is_here < self.knows_directory
-        if not is_ours or self.is_passed_over:
+        self.is_passed_over = is_here < self.knows_directory
+        if self.is_passed_over:
             return
         selected = Counter(record["selected"])
         in_list = selected + Counter(record["left_out"])
