@@ -3627,12 +3627,13 @@ class Schedule:
         """The deadline of an attempt has passed: send SIGTERM, the next time SIGKILL, and after that abandon it."""
         if attempt.sent == SIGKILL:
             self.abandon(attempt)
-        elif attempt.ending is None:
+            return
+        signum = SIGKILL
+        why = f"did not end by a signal in {self.grace:g}s"
+        if not attempt.ending:
+            signum = SIGTERM
             why = f"did not end in {attempt.test.timeout:g}s"
-            self.end(attempt, Outcome.TIMEOUT, SIGTERM, why)
-        else:
-            why = f"did not end by a signal in {self.grace:g}s"
-            self.end(attempt, Outcome.TIMEOUT, SIGKILL, why)
+        self.end(attempt, Outcome.TIMEOUT, signum, why)
 
     def abandon(self, attempt: Attempt) -> None:
         """Go on without the GPUs of a test that cannot be killed."""
@@ -5285,10 +5286,9 @@ class Trace:
                     break
                 if is_tamed:  # whole lines, unless one is of no sensible length
                     data += file.readline(COPY_BYTES)
-                offset += len(data)
-                if is_tamed:
                     data = re.sub(FORGED, rb"\g<0> ", data)
                 self.write(data)
+                offset = file.tell()
         return offset
 
     def is_ours(self) -> bool:
