@@ -5389,8 +5389,7 @@ class Console:
     failed = 0  # of them
     growing: Attempt | None = None  # whose log is shown as it grows
     offset = 0  # up to which it has been shown
-    forecast = ""  # how long the rest takes at least; empty: nobody knows
-    forecast_at = -inf  # when that is to be computed again
+    forecast = ""  # `about 6 min`: how long the rest takes at least; empty: nobody knows
 
     def __init__(
         self,
@@ -5408,9 +5407,6 @@ class Console:
         self.schedule = schedule
         self.estimates = estimates
         self.cpus = schedule.pool.cpus  # CPU slots, all of them: nothing runs yet
-        # Where most durations are guessed, a forecast would be one too.
-        if 2 * len(estimates.unknown) >= len(estimates.seconds):
-            self.forecast_at = inf
         # Whether it names what failed, and sums up the run; a script does that itself.
         self.sums_up = sums_up
         # Marker lines say when tests start and end. One by one there are none: logs are shown as they grow.
@@ -5450,9 +5446,8 @@ class Console:
             warn(f"{why}{how}")
         how = " [as given]" * bool(self.options.gpus)
         self.mark(f"Detected {len(tokens)} GPU(s): {' '.join(tokens)}".rstrip() + how)
-        left = self.time_left()
-        if left and self.total:
-            self.mark(f"{counted(self.total, 'test')}, {left} by earlier runs")
+        if self.forecast and self.total:
+            self.mark(f"{counted(self.total, 'test')}, {self.forecast} by earlier runs")
 
     def launched(self, attempt: Attempt) -> None:
         """An attempt starts; what follows in the log of its test is this attempt's."""
@@ -5495,29 +5490,24 @@ class Console:
         text = f"{self.finished}/{self.total}"
         if self.failed:
             text += f", {self.failed} failed"
-        left = self.time_left()
-        if left:
-            text += f", {left} left"
+        if self.forecast:
+            text += f", {self.forecast} left"
         return text
 
-    def time_left(self) -> str:
-        """`about 6 min`: how long the rest takes at least, by earlier runs; empty if too little of it is known.
-
-        It is computed once a second.
-        """
-        now = monotonic()
-        if now >= self.forecast_at:
-            schedule = self.schedule
-            seconds = {test: self.estimates.seconds[test] for test in schedule.waiting}
-            for attempt in schedule.running.values():
-                end_s = attempt.began + self.estimates.seconds[attempt.test]
-                seconds[attempt.test] = max(end_s - now, 0.0)
-            minutes = ceil(shortest(seconds, schedule.pool.size, self.cpus) / 60)
-            self.forecast = "under 1 min"
-            if minutes > 1:
-                self.forecast = f"about {minutes} min"
-            self.forecast_at = now + 1
-        return self.forecast
+    def look_ahead(self) -> None:
+        """Work out the forecast, by earlier runs. Where most durations are guessed, it would be a guess, too."""
+        known_s = self.estimates.seconds
+        if 2 * len(self.estimates.unknown) >= len(known_s):
+            return
+        schedule = self.schedule
+        seconds = {test: known_s[test] for test in schedule.waiting}
+        for attempt in schedule.running.values():
+            end_s = attempt.began + known_s[attempt.test]
+            seconds[attempt.test] = max(end_s - monotonic(), 0.0)
+        minutes = ceil(shortest(seconds, schedule.pool.size, self.cpus) / 60)
+        self.forecast = "under 1 min"
+        if minutes > 1:
+            self.forecast = f"about {minutes} min"
 
     def running(self) -> List[Attempt]:
         """What runs, by slot."""
@@ -6316,6 +6306,7 @@ class Run:
         self.chores_at = monotonic() + CHORES_S
         self.host.do_chores()
         self.record.restore()
+        self.console.look_ahead()
 
     def handle(self, event: Event) -> None:
         """Let the schedule decide on what has happened, and do what it says."""

@@ -185,13 +185,16 @@ class ParallelTest(ConsoleCase):
             times = [None if word == "-" else float(word) for word in seconds.split()]
             tests = [a_test(index, attributes=run_tests.Attributes(time=time)) for index, time in enumerate(times)]
             with self.subTest(seconds):
-                self.parallel(tests=tests).begin(self.machine)
+                console = self.parallel(tests=tests)
+                console.look_ahead()
+                console.begin(self.machine)
                 expected = expected and f"30 tests, {expected} by earlier runs\n"
                 self.assertEqual(self.told(), "Detected 2 GPU(s): 0 1\n" + expected)
 
     def test_nothing_is_expected_of_no_tests(self) -> None:
         console = self.parallel(tests=[a_test(0, attributes=run_tests.Attributes(time=6.0))])
         console.total = 0                # an empty shard
+        console.look_ahead()
         console.begin(self.machine)
         self.assertEqual(self.told(), "Detected 2 GPU(s): 0 1\n")
 
