@@ -2333,7 +2333,7 @@ def check_ties(lines: Mapping[Test, TestLine]) -> None:
                 f"writes the same JUnit file as {writer.where}, {test.junit}; give each test its own"
             )
         after = f"after={','.join(test.attributes.after)}"
-        its_leaders = leaders[test]
+        its_leaders = leaders.get(test, ())
         if any(leader.barrier > test.barrier for leader in its_leaders):
             line.complain(
                 f"{after} waits for a test below a `wait`, which waits for this one; move one of them across it"
@@ -2628,11 +2628,12 @@ def work_of(test: Test, seconds: Seconds, gpus: int) -> float:
 
 
 def leaders_of(tests: Tests) -> Ties:
-    """For each test, the tests that its `after` names. A name that none of these tests has is ignored."""
+    """The tests that each `after` names, by the test that says it. A name that none of these tests has is ignored."""
     named = {test.label: test for test in tests}
     return {
         test: [named[label] for label in test.attributes.after if label in named]
         for test in tests
+        if test.attributes.after
     }
 
 
@@ -2648,16 +2649,16 @@ def followers_of(tests: Tests) -> Ties:
 def chains_of(tests: Tests, seconds: Seconds) -> Dict[Test, Tuple[float, float]]:
     """For each test, the widest need among it and all that wait for it, and the seconds of their longest chain."""
     followers = followers_of(tests)
-    chains: Dict[Test, Tuple[float, float]] = {}
-    stack = list(tests)
+    chains = {test: (test.gpus, seconds[test]) for test in tests if test not in followers}
+    stack = list(followers)
     while stack:
         test = stack[-1]
-        after = followers.get(test, [])
+        after = followers[test]
         missing = [follower for follower in after if follower not in chains]
         stack += missing
         if not missing:
             stack.pop()
-            widths, lengths = zip((0.0, 0.0), *(chains[follower] for follower in after))
+            widths, lengths = zip(*(chains[follower] for follower in after))
             chains[test] = max(test.gpus, *widths), seconds[test] + max(lengths)
     return chains
 
@@ -3407,7 +3408,8 @@ class Schedule:
         self.rank = dict(zip(tests, count()))
         self.followers = followers_of(tests)
         # By test that has not started: how many of the tests in its `after` have not passed yet.
-        self.waiting = {test: len(leaders) for test, leaders in leaders_of(tests).items()}
+        leaders = leaders_of(tests)
+        self.waiting = {test: len(leaders.get(test, ())) for test in tests}
         # By need and locks, a heap of the tests whose `after` lets them start, ordered by barrier and rank.
         self.lines: Dict[Any, List[Tuple[int, int, Test]]] = defaultdict(list)
         self.locked: Set[str] = set()  # names of `lock` that running tests hold
