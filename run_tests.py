@@ -2349,12 +2349,14 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
         parsed.tests = [with_target(test, options) for test in expand(parsed, scratch)]
         lines += parsed.tests
     labels = list(labels_of(lines))
-    # By a label as written in one list, as written in any, and by a unique one: the unique labels of its tests.
+    # By what an `after` names, a label as written in one list, in any, or a unique one: the unique labels of its tests.
     named: defaultdict[Any, List[str]] = defaultdict(list)
+    leading = set(chain(*(line.attributes.after for line in lines)))
     for line, label in zip(lines, labels):
-        named[line.source, line.label].append(label)
-        named[line.label].append(label)
-    for label in labels:
+        if line.label in leading:
+            named[line.source, line.label].append(label)
+            named[line.label].append(label)
+    for label in leading.intersection(labels):
         named.setdefault(label, [label])
     text = "\n".join(parsed.text for parsed in lists)
     stems = stems_beside(text, options.log_dir)
@@ -2428,6 +2430,7 @@ def parse_lists(options: Options, scratch: Scratch) -> Tuple[Tests, List[str]]:
         mistakes += [f"{parsed.name}:{line}: {what}" for line, what in sorted(parsed.mistakes)]
         find_hints(parsed, options)
         hints += parsed.hints.values()
+        parsed.tests.clear()  # each has its list as `source`: so both are gone at once
     if mistakes:
         raise ListError(*mistakes)
     return tests, hints
