@@ -2538,8 +2538,8 @@ class Estimates(NamedTuple):
     """The expected seconds of each test."""
 
     seconds: Seconds
-    unknown: FrozenSet[Test]  # their seconds are assumed
-    unknown_first: bool = True  # as if they were the longest
+    known: Seconds  # those that are not assumed
+    unknown_first: bool = True  # the others, as if they were the longest
 
 
 def estimate(tests: Tests, history: History) -> Estimates:
@@ -2562,7 +2562,7 @@ def estimate(tests: Tests, history: History) -> Estimates:
         assumed = fsum(known.values()) / len(known)
     return Estimates(
         {**dict.fromkeys(tests, assumed), **known},
-        frozenset(tests).difference(known),
+        known,
         not given,
     )
 
@@ -2600,11 +2600,11 @@ def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
     run on alone at the end. Width and length of a test include the tests that wait for it (critical path).
     """
     chains = chains_of(tests, estimates.seconds)
-    unknown = estimates.unknown if estimates.unknown_first else ()
+    last = estimates.known if estimates.unknown_first else estimates.seconds
 
     def by_width(test: Test) -> Tuple[float, bool, float]:
         width, length = chains[test]
-        return -width, test not in unknown, -length
+        return -width, test in last, -length
 
     wide = sorted(tests, key=by_width)
     long = sorted(wide, key=lambda test: -chains[test][1])
@@ -5501,13 +5501,13 @@ class Console:
 
     def look_ahead(self) -> None:
         """Work out the forecast, by earlier runs. Where most durations are guessed, it would be a guess, too."""
-        known_s = self.estimates.seconds
-        if 2 * len(self.estimates.unknown) >= len(known_s):
+        expected_s = self.estimates.seconds
+        if 2 * len(self.estimates.known) <= len(expected_s):
             return
         schedule = self.schedule
-        seconds = {test: known_s[test] for test in schedule.waiting}
+        seconds = {test: expected_s[test] for test in schedule.waiting}
         for attempt in schedule.running.values():
-            end_s = attempt.began + known_s[attempt.test]
+            end_s = attempt.began + expected_s[attempt.test]
             seconds[attempt.test] = max(end_s - monotonic(), 0.0)
         minutes = ceil(shortest(seconds, schedule.pool.size, self.cpus) / 60)
         self.forecast = "under 1 min"
@@ -5524,8 +5524,8 @@ class Console:
         lines = [f"[{clock(self.age())}] {self.progress()}"]
         for attempt in self.running():
             ran = clock(now - attempt.began)
-            expected_s = self.estimates.seconds.get(attempt.test)
-            if expected_s and attempt.test not in self.estimates.unknown:
+            expected_s = self.estimates.known.get(attempt.test)
+            if expected_s:
                 ran += f" of {clock(expected_s)}"
             lines.append(f"{attempt.lease.place}  {ran}  {attempt.test.label}")
         return lines

@@ -57,7 +57,7 @@ def simulate(
 def assumption(selection: Selection) -> str:
     """What the expected durations of a plan rest on."""
     to_run = selection.selected
-    unknown = [test for test in to_run if test in selection.estimates.unknown]
+    unknown = [test for test in to_run if test not in selection.estimates.known]
     parts = []
     if len(to_run) > len(unknown):
         parts.append(

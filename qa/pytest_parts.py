@@ -468,7 +468,7 @@ class PartsRun(run_tests.Run):
         said: Dict[str, List[str]] = {}  # what was not done, to the places in lists
         indices = itertools.count(max((test.index for test in selection.tests), default=0) + 1)
         seconds = dict(selection.estimates.seconds)
-        unknown = set(selection.estimates.unknown)
+        known = dict(selection.estimates.known)
         tests: List[Test] = []
         for test in selection.tests:
             asked = test.attributes
@@ -483,14 +483,14 @@ class PartsRun(run_tests.Run):
                 for part in self.divide(test, count, indices):
                     tests.append(part)
                     seconds[part] = self.part_seconds(test, seconds[test], count)
-                    if test in unknown:
-                        unknown.add(part)
+                    if test in known:
+                        known[part] = seconds[part]
             if why:
                 keys = f"split={asked.split}" if asked.split else "after-crash=go-on"
                 said.setdefault(f"{keys}: {why}; it runs whole", []).append(test.where)
         for why, places in said.items():
             run_tests.tell(f"{run_tests.first_of(dict.fromkeys(places))}: {why}")
-        estimates = selection.estimates._replace(seconds=seconds, unknown=frozenset(unknown))
+        estimates = selection.estimates._replace(seconds=seconds, known=known)
         owed = selection.owed.union(
             part for test in selection.owed for part in self.parts_of(test)
         )

@@ -181,16 +181,16 @@ class EstimateTest(unittest.TestCase):
     def test_an_unknown_one_counts_as_the_mean_of_the_known(self) -> None:
         tests = [named("a"), named("b", 1), named("c", 2), named("d", 3)]
         found = self.estimate([("a", "a", 10), ("b", "b", 30), ("elsewhere", "x", 1000)], *tests)
-        self.assertEqual(([found.seconds[test] for test in tests], found.unknown), ([10, 30, 20, 20], {*tests[2:]}))
+        self.assertEqual(([found.seconds[test] for test in tests], [*found.known]), ([10, 30, 20, 20], tests[:2]))
         found = self.estimate([("elsewhere", "x", 1000)], *tests[2:])
-        self.assertEqual((list(found.seconds.values()), found.unknown), ([60.0, 60.0], {*tests[2:]}), "a minute")
+        self.assertEqual((list(found.seconds.values()), [*found.known]), ([60.0, 60.0], []), "a minute")
 
     def test_where_lines_carry_a_time_those_without_count_as_the_shorter(self) -> None:
         """They start behind the long ones that somebody has marked, wherever these stand. History goes first."""
         tests = [named("a"), named("b", 1), named("long", 2, time=3600.0), named("c", 3), named("short", 4, time=10.0)]
         found = self.estimate([("b", "b", 7)], *tests[:4])
-        self.assertEqual(([found.seconds[test] for test in tests[:4]], set(found.unknown)), ([1800, 7, 3600, 1800],
-                                                                                           {tests[0], tests[3]}))
+        self.assertEqual([found.seconds[test] for test in tests[:4]], [1800, 7, 3600, 1800])
+        self.assertEqual([*found.known], tests[1:3])
         self.assertEqual(labels(run_tests.widest_first(tests[:4], found, 1)), "long a c b")
         self.assertEqual(list(self.estimate([("long", "long", 9)], *tests).seconds.values()), [5, 5, 9, 5, 10])
 
@@ -437,7 +437,9 @@ class Order(unittest.TestCase):
         tests = [*many(text), *(named("-", 100 + index, gpus=0.1, time=0.5) for index in range(2000))]
         chosen = {name: frozenset(test for test in tests if test.label in words.split())
                   for name, words in (("unknown", unknown), ("failed", failed), ("deferred", deferred))}
-        estimates = run_tests.Estimates({test: test.attributes.time or 0.0 for test in tests}, chosen["unknown"])
+        seconds = {test: test.attributes.time or 0.0 for test in tests}
+        known = {test: seconds[test] for test in tests if test not in chosen["unknown"]}
+        estimates = run_tests.Estimates(seconds, known)
         selection = run_tests.Selection(tests, dict.fromkeys(chosen["deferred"], "--only"), {}, estimates,
                                         chosen["failed"])
         return labels(test for test in selection.to_run(order, pool_of(4)) if test.label != "-")
@@ -490,7 +492,8 @@ class Order(unittest.TestCase):
                            after=tuple({f"t{rng.randrange(index)}" for _ in range(rng.choice([0, 0, 1, 2])) if index}))
                      for index in range(rng.randrange(1, 30))]
             seconds = {test: rng.choice([0, 1, 5, 100, 10_000]) * rng.random() for test in tests}
-            estimates = run_tests.Estimates(seconds, frozenset(rng.sample(tests, len(tests) // 4)))
+            known = {test: seconds[test] for test in rng.sample(tests, len(tests) * 3 // 4)}
+            estimates = run_tests.Estimates(seconds, known)
             selection = run_tests.Selection(tests, {}, {}, estimates, frozenset(rng.sample(tests, 1)))
             for order in ("auto", "failed-first"):
                 started = selection.to_run(order, pool_of(rng.choice([1, 2, 8])))
