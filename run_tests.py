@@ -1539,6 +1539,7 @@ def split_list(parsed: ListFile, scratch: Scratch) -> Iterator[Tuple[int, int, s
         else:
             yield start, end, "\n".join(parsed.lines[start:end]) + "\n"
     if not spans.endswith("end\n"):
+        scratch.check_room()  # it may have died of that
         parsed.complain(end + 1, "bash dies of this command, or of one of those below")
 
 
@@ -6274,7 +6275,7 @@ class Run:
                 self.handle(self.next_event())
         except OSError as error:
             self.give_up(
-                f"{error.filename or self.record.journal} cannot be written ({error.strerror})"
+                f"{error.filename or 'a file, perhaps in TMPDIR,'} cannot be written ({error.strerror})"
             )
         except (MachineError, ListError) as error:
             # A ListError here: a companion has refused a test of a script.

@@ -146,7 +146,7 @@ class OutputTest(FaultCase):
         labels = [f"{number:0190}" for number in range(9)]       # more than is left of the journal's page
         ran = self.on_small_disk("bash fill.sh #: label=a\n" + "".join(f"wait\ntest -d logs #: label={label}\n"
                                                                        for label in labels))
-        self.assertRegex(ran.text.splitlines()[-1], r"^Stopped, the machine failed: .*(logs/run_tests\.jsonl|a file) "
+        self.assertRegex(ran.text.splitlines()[-1], r"^Stopped, the machine failed: .*(logs/run_tests\.jsonl|a file.*) "
                          r"cannot be written \(No space left on device\): [1-9] ")
         done = ran.outcomes()
         self.assertEqual(set(done.values()), {"passed"})
@@ -159,6 +159,17 @@ class OutputTest(FaultCase):
         self.head = ["env", f"TMPDIR={self.folder}/logs", *self.head]
         ran = self.on_small_disk("A=$(printf %0200000d 1)\nset -u\necho $none\n")
         self.assertRegex(ran.err, r"^run_tests\.py: error: .*No space left on device.* in TMPDIR")
+
+    def test_no_room_to_read_a_list_or_a_script(self) -> None:
+        """One page is left in TMPDIR: that is the machine's fault, and neither the list's nor the journal's."""
+        fill = 'head -c 303104 /dev/zero >logs/x; exec "$@"'
+        self.head = ["env", f"TMPDIR={self.folder}/logs", "sh", "-c", fill, "sh", *self.head]
+        ran = self.on_small_disk("true\n", "--log-dir", "other")
+        self.assertRegex(ran.err, r"^run_tests\.py: error: .*No space left on device.* in TMPDIR")
+        shutil.rmtree(os.path.join(self.folder, "logs"))
+        ran = self.on_small_disk("#!/bin/bash\n./test_a || test_fail a\n", "--log-dir", "other")
+        self.assertRegex(ran.text, r"\nStopped, the machine failed: a file, perhaps in TMPDIR, cannot be written "
+                                   r"\(No space left on device\): ")
 
     def test_a_test_that_cleans_tmpdir(self) -> None:
         """Those below have lost their shell state, and fail, with a word why."""
