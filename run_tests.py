@@ -136,8 +136,9 @@ MEMORY_MIB = 128
 # Without persistence mode nvidia-smi takes seconds; with a hung driver it never answers.
 PROBE_S = 30.0
 TOOL_POLL_S = 0.25  # between two checks whether the run still wants nvidia-smi's answer
-# The longest wait for a locked log dir: the guard of a killed run locks it until it has ended all tests.
-HELD_S = 5.0
+# The longest wait for a locked log dir: the guard of a killed run locks it until it has ended all tests, which took
+# 9.5 s where ten processes wanted each core.
+HELD_S = 15.0
 # Must be free when bash has written its state, else one of its files, all smaller, may be torn.
 ROOM_BYTES = 1 << 20
 COPY_BYTES = 1 << 20  # the buffer through which a log is replayed, so that 1 GB costs no memory
@@ -3971,7 +3972,7 @@ main() {
       pid=${folder#/proc/}
       read -r line <"$folder/stat" || continue
       set -- ${line##*) }
-      [[ $1 != Z && $pid != 1 && $pid != $$ ]] || continue
+      [[ $1 != Z && $pid != 1 && $pid != $$ ]] && ((~$7 & 1 << 21)) || continue  # the bit of a kernel's thread
       parent[$pid]=$2
       read -r -d '' line <"$folder/limits"
       [[ $line =~ realtime\ timeout\ +([0-9]+) ]] && ((mark && BASH_REMATCH[1] >> 20 == mark >> 20)) && ours[$pid]=1
@@ -5033,7 +5034,7 @@ def lock_directory(path: str) -> int:
             pass
         return descriptor
     raise MachineError(
-        f"another run, or the one that has started this one, is writing to {path}; "
+        f"another run, the one that has started this one, or the sweeper of a killed one is writing to {path}; "
         "give this one a --log-dir of its own"
     )
 
