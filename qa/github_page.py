@@ -52,7 +52,7 @@ def read_run(path: str) -> List[Event]:
             try:
                 event = json.loads(line[max(line.rfind('{"event"'), 0) :])
                 runs[event["run"]].append(event)
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue
     for events in reversed(list(runs.values())):
         return events

@@ -72,7 +72,7 @@ class PageTest(RunnerCase):
         self.assertEqual(len(self.page(workspace=self.folder).stderr.splitlines()), 10)
 
     def test_what_is_no_journal(self) -> None:
-        self.write("notes", "a note\n")
+        self.write("notes", "a note\n" + "[" * 100_000 + "\n")
         for path, why in (("notes", "no line of it is a journal's"), ("none", "cannot be read (No such file")):
             ran = self.page(path)
             self.assertEqual((ran.returncode, ran.stdout), (2, ""))
