@@ -6704,7 +6704,7 @@ DOES = rf"{COUNTS}(?:\+\+|--|[^=!<>]=[^=]|(?:<<|>>)=)|\$\{{\w+(?:\[[^]]*\])?:?=|
 DEFAULTS = rf"\$\{{({NAME}):?="
 # How the name of a variable stands where that may be changed: `x=1`, `((++x))`, `let "x |= 1"`, `printf -v x`.
 CHANGES = (
-    rf"({NAME}) ?(?:<<|>>|[|&/%^])=|(?:\+\+|--|\s-v |-n \w+=|unset )({NAME})|{SETS_VARIABLE}"
+    rf"\b({NAME}) ?(?:<<|>>|[|&/%^])=|(?:\+\+|--|\s-v |-n \w+=|unset )({NAME})|{SETS_VARIABLE}"
 )
 # A check of a file.
 FILE_TEST = r"(?:\[\[?|test)\s[\s\S]*?(?<=\s)-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
@@ -6859,7 +6859,9 @@ class ScriptFile:
         # By line, what `#:` says of it, or above it of all lines below.
         self.attributes: Dict[int, Attributes] = defaultdict(Attributes)
         reader = Reader(text)
-        found = re.findall(r"([^\s;&|(){}]+)\s*\(\)|\bfunction\s+([^\s(]+)", text)
+        found = re.findall(
+            r"(?<![^\s;&|(){}])([^\s;&|(){}]+)\s*\(\)|\bfunction\s+([^\s(]+)", text
+        )
         self.defines = set(chain(*found))  # names of functions
         self.read_attributes(reader)
         self.visit(reader.nodes)

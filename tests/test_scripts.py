@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 import unittest
 from typing import Any, Counter, Dict, List, Mapping, Sequence, Set, Tuple
 from xml.etree import ElementTree
@@ -1163,6 +1164,14 @@ class ReadingTest(unittest.TestCase):
         self.assertEqual(file.filters, {("tee", "c.log"): False, ("tail", "-1"): True})
         words = words_of(file.sites[0].node)
         self.assertEqual([file.by_place[(line, *words)] for line in (1, 2, 3)], [file.sites[:1], file.sites[:1], []])
+
+    def test_a_long_word_is_read_in_linear_time(self) -> None:
+        """As of a file inside a script, by base64."""
+        word = "0123456789abcdef" * 2000
+        began_s = time.process_time()
+        _, file = self.read(f"x={word}", f"pytest a || y={word}", "f() { :; }", looks=True)
+        self.assertLess(time.process_time() - began_s, 2)
+        self.assertEqual(file.defines, {"f", ""})
 
     def test_a_group_whose_handler_has_no_label(self) -> None:
         _, file = self.read("{ pytest a; make; } || test_fail")
