@@ -7389,10 +7389,9 @@ _rt_native() {   # a `[[` or `((` that has ended so in the shell: one that is sk
     [!0]*) _rt_skip= _rt_behind=1 ;;    # it looks again, perhaps too late to find what the shell has found
   esac
 }
-_rt_fail() {     # lets the command fail
-  local _rt_first=${_rt_command%%[$' \t\n']*}
-  if builtin eval "function $_rt_first () { builtin return $1; }"; then
-    _rt_stand_in=$_rt_first _rt_skip=
+_rt_fail() {     # lets the command fail: its status, its name
+  if builtin eval "function $2 () { builtin return $1; }"; then
+    _rt_stand_in=$2 _rt_skip=
   fi
 }
 """
@@ -7684,7 +7683,10 @@ def looks_out(node: Node) -> bool:
 def has_glob(node: Node) -> bool:
     """Whether a word of a command may be a glob."""
     words = " ".join([*node.words[1:], *node.assigned])
-    words = re.sub(rf"{NOT_EXPANDED}|\$\(\(.*?\)\)|\$[*?]", "", words)
+    no_globs = (
+        rf"{NOT_EXPANDED}|\$\(\(.*?\)\)|\$[*?]|\$\{{\w+[#%][^}}(`]*\}}"  # the last: `${x%.*}`
+    )
+    words = re.sub(no_globs, "", words)
     is_glob = re.search(r"[*?]|(?<![\w(])\[", words) is not None
     return is_glob and node.name not in NATIVE | {"let"}
 
@@ -7699,6 +7701,8 @@ def is_calm(node: Node) -> bool:
         return False
     if not substitutes(node.text, PURE):
         return False
+    if node.name in READS:  # the scout has the same text: `read -r a b <<<"$x"`
+        return node.redirects[::2] == ["<<<"] and not re.search(r"\s-\w*[uC]", node.text)
     return node.name in CALM or not node.words
 
 
@@ -7904,7 +7908,7 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
     is_native = node.name in NATIVE
     must_fail = status != 0 and not is_native
     is_plain = re.fullmatch(r"[\w./+-]+|\[", node.name) is not None
-    can_fail = is_plain and not (node.assigned or files_of(node))
+    can_fail = is_plain and not files_of(node)
     if is_open(node) or (must_fail and not can_fail):
         return "_rt_lost 'only bash knows what changes by'"
     folder = shlex.quote(directory)
@@ -7921,7 +7925,7 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
     if is_native:
         lines.append(f"_rt_native {status}")
     if must_fail:
-        lines.append(f"_rt_fail {status}")
+        lines.append(f"_rt_fail {status} {node.name}")
     return "\n".join(lines)
 
 

@@ -70,6 +70,9 @@ KINDS: Mapping[Sequence[Any], Sequence[str]] = {
     (9, '[ "$x" ]'): ["calm"], (9, "[ -e f ]"): ["_rt_other"], (9, "[ $(x) ]"): ["_rt_other"],
     (9, "ls -l"): ["_rt_look"], (9, "ls > f"): ["_rt_other"], (9, "cd x"): ["_rt_move"], (9, "echo x*"): ["_rt_meets"],
     (9, "read -r a b < f"): ["_rt_other"], (9, "A=1 make all"): ["_rt_is_function"],
+    (9, 'IFS=, read -ra a <<< "$x"'): ["calm"], (9, "read a <<< $(x)"): ["_rt_other"],
+    (9, "read -u 3 a <<< x"): ["_rt_other"], (9, 'x="${x%"${x##*[!a]}"}"'): ["calm"], (9, "export x=${y%.*}"): ["calm"],
+    (9, "x=$(echo a*)"): ["_rt_meets"], (9, "x=(${y%.*}*)"): ["_rt_meets"], (9, "x=${y%`ls *`}"): ["_rt_other"],
     (9, "rapids-logger x"): ["_rt_pass"],
     (9, "exec > f"): ["_rt_other"], (9, "exec make"): ["_rt_other"], (9, "trap x EXIT"): ["_rt_trapped"],
     (9, "wait"): ["_rt_other"], (9, "exit $?"): ["calm"], (9, "for i in a b"): ["calm"], (9, "((i++))"): ["calm"],
@@ -993,11 +996,11 @@ class AheadTest(ScriptCase):
         ran = self.overlap(
             2, HEAD, "X=$(pip3 --echo=sub); mkdir $X; cd $(pip3 --echo=$X)", "pip3 --echo='q r' >../v",
             "read -r A B <../v; mapfile -t D < <(echo $B)", "if pip3 x --exit=1; then C=then; else C=else; fi",
-            "pip3 y --exit=4 || C+=-or", "[ -e none ] || C+=-no", "export C",
+            "pip3 y --exit=4 || C+=-or", "[ -e none ] || C+=-no", "export C", "IFS= read -r N </dev/null || C+=-end",
             "python3 $A $X --beside=r || test_fail $A", "cd ..", "python3 ${D[0]} $C --beside=q || test_fail $B",
             "exit $RET")
         self.assertEqual((sorted(began(self.events(ran))[-2:]), ran.err),
-                         (["python3 q sub --beside=r", "python3 r else-or-no --beside=q"], ""))
+                         (["python3 q sub --beside=r", "python3 r else-or-no-end --beside=q"], ""))
 
     def test_tests_overlap_wherever_they_stand(self) -> None:
         """In pipelines, subshells, jobs, functions and conditions."""
