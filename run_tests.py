@@ -7683,10 +7683,8 @@ def looks_out(node: Node) -> bool:
 def has_glob(node: Node) -> bool:
     """Whether a word of a command may be a glob."""
     words = " ".join([*node.words[1:], *node.assigned])
-    no_globs = (
-        rf"{NOT_EXPANDED}|\$\(\(.*?\)\)|\$[*?]|\$\{{\w+[#%][^}}(`]*\}}"  # the last: `${x%.*}`
-    )
-    words = re.sub(no_globs, "", words)
+    patterns = r"\$\{\w+[#%][^}(`]*\}"  # `${x%.*}`
+    words = re.sub(rf"{NOT_EXPANDED}|\$\(\(.*?\)\)|\$[*?]|{patterns}", "", words)
     is_glob = re.search(r"[*?]|(?<![\w(])\[", words) is not None
     return is_glob and node.name not in NATIVE | {"let"}
 
@@ -7702,7 +7700,8 @@ def is_calm(node: Node) -> bool:
     if not substitutes(node.text, PURE):
         return False
     if node.name in READS:  # the scout has the same text: `read -r a b <<<"$x"`
-        return node.redirects[::2] == ["<<<"] and not re.search(r"\s-\w*[uC]", node.text)
+        operators = [operator for operator, _ in node.redirects]
+        return operators == ["<<<"] and not re.search(r"\s-\w*[uC]", node.text)
     return node.name in CALM or not node.words
 
 

@@ -17,7 +17,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 import unittest
 from typing import Any, Counter, Dict, List, Mapping, Sequence, Set, Tuple
 from xml.etree import ElementTree
@@ -1169,11 +1168,9 @@ class ReadingTest(unittest.TestCase):
         self.assertEqual([file.by_place[(line, *words)] for line in (1, 2, 3)], [file.sites[:1], file.sites[:1], []])
 
     def test_a_long_word_is_read_in_linear_time(self) -> None:
-        """As of a file inside a script, by base64."""
-        word = "0123456789abcdef" * 2000
-        began_s = time.process_time()
+        """As of a file inside a script, by base64: in a second, else in an hour."""
+        word = "0123456789abcdef" * 50_000
         _, file = self.read(f"x={word}", f"pytest a || y={word}", "f() { :; }", looks=True)
-        self.assertLess(time.process_time() - began_s, 2)
         self.assertEqual(file.defines, {"f", ""})
 
     def test_a_group_whose_handler_has_no_label(self) -> None:
