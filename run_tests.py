@@ -2457,7 +2457,7 @@ class History:
         self.options = options
         self.lists = frozenset(map(os.path.normpath, options.lists))
         # By shard (`2/4`; empty: there was none), names of the tests that its runs selected.
-        self.shards: Dict[str, Set[str]] = defaultdict(set)
+        self.shards: Dict[Any, Set[str]] = defaultdict(set)
         # By name, how many tests of this name the lists of the last run had, selected or not.
         self.seen: Dict[str, int] = {}
         # By name, the last run that selected a test of this name, and how many tests of this name still owe a pass.
@@ -2668,7 +2668,7 @@ def chains_of(tests: Tests, seconds: Seconds) -> Dict[Test, Tuple[float, float]]
     return chains
 
 
-def reach(start: Iterable[Test], ties: Ties) -> FrozenSet[Test]:
+def reach(start: Iterable[Test], ties: Ties) -> Set[Test]:
     """Some tests, and all that their ties lead to."""
     found = set()
     stack = list(start)
@@ -2677,7 +2677,7 @@ def reach(start: Iterable[Test], ties: Ties) -> FrozenSet[Test]:
         if test not in found:
             found.add(test)
             stack += ties.get(test, [])
-    return frozenset(found)
+    return found
 
 
 def deferred_tests(tests: Tests, options: Options) -> Dict[Test, str]:
@@ -2718,7 +2718,7 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
     for test in tests:
         if test not in placed:
             group = sorted(reach([test], ties))
-            weights = (seconds[each] * max(int(min(each.gpus, widest)), 1) for each in group)
+            weights = (seconds[each] * max(min(each.gpus, widest), 1) for each in group)
             groups.append((-sum(weights), group))
             placed.update(group)
     loads = [0.0] * total
@@ -2743,7 +2743,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
     if options.keep:
         keep("-k", options.keep)
     deferred = deferred_tests(chosen, options)
-    last_selected = options.shard and options.rerun_failed and history.shards.get(options.shard)
+    last_selected = options.rerun_failed and history.shards.get(options.shard)
     to_run = [test for test in chosen if test not in deferred]
     is_part = bool(options.shard and to_run)
     if last_selected:
@@ -3371,7 +3371,7 @@ class Kill(NamedTuple):
 
     attempt: Attempt
     signum: int
-    stacks: str = ""
+    stacks: str
 
 
 class Quarantine(NamedTuple):
@@ -3384,7 +3384,7 @@ class Conclude(NamedTuple):
     """A test has its outcome. `is_news` is False if a Retry has already reported its last attempt."""
 
     result: Result
-    is_news: bool = True
+    is_news: bool
 
 
 Action = Union[Launch, Retry, Kill, Quarantine, Conclude]
@@ -3481,7 +3481,7 @@ class Schedule:
         # A companion spares an attempt before its end is looked at.
         if attempt.number > self.spared[test] and not sick:
             result = as_known(result, self.options.known_failures.get(test.origin, ""))
-        elif not result.outcome.is_pass():
+        else:
             self.spared.setdefault(test, 1)
             if result.outcome.is_excused():  # a skip on a broken GPU says nothing
                 result = result._replace(outcome=Outcome.FAILED)
