@@ -261,13 +261,13 @@ class Options(NamedTuple):
 
     lists: Sequence[str]
     command: Sequence[str] = (PROGRAM,)  # the words of the command line, the program first
-    gpus: str | None = None  # a count or ids, as written
+    gpus: str = ""  # a count or ids, as written
     gpus_per_test: float = 1  # for tests that do not say it
     jobs: int | None = None  # CPU slots for `gpus=0`; None: as many as GPUs
     python: str = "python3"
     pytest_args: Words = ()
     require_gpus: int = 0
-    timeout: float | None = None
+    timeout: float = 0  # 0: no limit
     slow: float = SLOW_S  # how often a test that runs on is announced
     deadline: float | None = None
     grace: float = GRACE_S
@@ -287,11 +287,11 @@ class Options(NamedTuple):
     arguments: Sequence[str] = ()  # of a script
     verbose: bool = False
     log_dir: str = "logs"
-    fail_dir: str | None = None  # None: the log dir, and `failures` starts fresh
-    journal: str | None = None
-    junit: str | None = None  # the summary of the run
-    # None: `failures` for a list on a terminal with several slots, else `replay`.
-    output: str | None = None
+    fail_dir: str = ""  # empty: the log dir, and `failures` starts fresh
+    journal: str = ""
+    junit: str = ""  # the summary of the run
+    # Empty: `failures` for a list on a terminal with several slots, else `replay`.
+    output: str = ""
     color: str = "auto"
     list: bool = False
     history: Sequence[str] = ()  # more journals to learn durations from
@@ -403,7 +403,7 @@ class Test(NamedTuple):
     attributes: Attributes
     barrier: int  # number of `wait` lines above it
     gpus: float  # 0, a fraction below 1, a whole number, ALL_GPUS
-    timeout: float | None  # seconds; None or 0: no limit
+    timeout: float  # seconds; 0: no limit
     junit: str | None  # absolute path of the JUnit file that it writes
     # When it fails, its line prints `Error: sub-test failed`, as `test_fail` would.
     announces: bool
@@ -427,7 +427,7 @@ class Test(NamedTuple):
     @property
     def names(self) -> str:
         """Its label and tags, case folded: options ask for parts of them."""
-        return "\0".join((self.origin or self.label, *self.attributes.tags)).casefold()
+        return "\0".join((self.origin, *self.attributes.tags)).casefold()
 
     @property
     def need(self) -> int | float | str:
@@ -2718,7 +2718,7 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
     for test in tests:
         if test not in placed:
             group = sorted(reach([test], ties))
-            weights = (seconds[each] * max(min(each.gpus, widest), 1) for each in group)
+            weights = (seconds[each] * max(int(min(each.gpus, widest)), 1) for each in group)
             groups.append((-sum(weights), group))
             placed.update(group)
     loads = [0.0] * total
@@ -3017,14 +3017,14 @@ def probe(environ: Environ) -> Machine:
     return Machine()
 
 
-def find_machine(gpus: str | None, environ: Environ) -> Machine:
+def find_machine(gpus: str, environ: Environ) -> Machine:
     """The devices of `--gpus`, of the outer mask or of the probe, the first that applies. Raises UsageError.
 
     Without an outer mask `--gpus` is believed without a look at the machine, and tests get it in CUDA's variable,
     which HIP reads too.
     """
     outer = outer_machine(environ)
-    if gpus is None:
+    if not gpus:
         return outer or probe(environ)
     wanted = gpus.strip(",").split(",")
     if outer is None:
@@ -6185,7 +6185,7 @@ def parse_command_line(argv: Sequence[str], environ: Environ) -> Options:
     if values.get("shard") == "auto":
         values["shard"] = find_shard(environ)
     values["log_dir"] = values.get("log_dir") or environ.get("XML_LOG_DIR") or "logs"
-    values["fail_dir"] = values.get("fail_dir") or environ.get("FAIL_DIR") or None
+    values["fail_dir"] = values.get("fail_dir") or environ.get("FAIL_DIR", "")
     arguments = argv[len(before_dashes) + 1 :]
     return Options(**values, arguments=arguments, command=[sys.argv[0], *argv])
 
@@ -6500,7 +6500,7 @@ def check_outputs(tests: Tests, options: Options) -> None:
         if real in written:
             raise UsageError(f"{path}: the run writes this file besides; name another one")
         written.add(real)
-    folder = os.path.dirname(os.path.abspath(options.junit or ""))
+    folder = os.path.dirname(os.path.abspath(options.junit))
     if options.junit and folder in map(os.path.dirname, junit_paths):
         warn(
             f"--junit {options.junit} is beside the tests' own JUnit files: who reads them all counts each test twice"

@@ -180,7 +180,7 @@ def test_of(words: Mapping[str, Any]) -> Test:
         attributes=run_tests.Attributes(),
         barrier=0,
         gpus=0,
-        timeout=None,
+        timeout=0,
         junit=words["junit"],
         announces=False,
     )

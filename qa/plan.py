@@ -101,9 +101,9 @@ def plan_lines(selection: Selection, options: Options) -> Iterator[str]:
     yield assumption(selection)
     yield " GPUs  wall time  GPU-hours    busy  to bound  cannot run  critical test"
     sizes = set(PLAN_GPUS)
-    if options.gpus is not None and options.gpus.isdigit():
+    if options.gpus.isdigit():
         sizes.add(int(options.gpus))
-    elif options.gpus is not None:
+    elif options.gpus:
         sizes.add(len(options.gpus.strip(",").split(",")))
     for gpus in sorted(sizes - {0}):
         yield plan_line(gpus, selection, options)

@@ -83,7 +83,7 @@ def a_test(index: int = 0, label: str = "", **values: Any) -> run_tests.Test:
     label = label or f"t{index}"
     defaults = {"key": f"{index:012x}", "stem": label, "file": "tests.txt", "line": index + 1, "command": "true",
                 "shell": run_tests.Snapshot("", None), "preface": b"", "attributes": run_tests.Attributes(),
-                "barrier": 0, "gpus": 1.0, "timeout": None, "junit": None, "announces": False,
+                "barrier": 0, "gpus": 1.0, "timeout": 0, "junit": None, "announces": False,
                 "origin": label}
     return run_tests.Test(index=index, label=label, **{**defaults, **values})
 
@@ -105,7 +105,7 @@ def listed(text: str, has_timeouts: bool = False) -> List[run_tests.Test]:
         limit = float(seconds) if seconds else None
         tests.append(a_test(len(tests), label, barrier=barrier, gpus=run_tests.parse_gpus(gpus or "1"),
                             attributes=run_tests.Attributes(time=None if has_timeouts else limit, **named),
-                            timeout=limit if has_timeouts else None))
+                            timeout=(limit or 0) * has_timeouts))
     return tests
 
 

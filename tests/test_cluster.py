@@ -196,7 +196,7 @@ class LostNodeTest(ClusterCase):
 
 class RefusalTest(ClusterCase):
     def hello(self, **changes: Any) -> Dict[str, Any]:
-        return {"version": cluster.version(), "directory": self.folder, "gpus": None,
+        return {"version": cluster.version(), "directory": self.folder, "gpus": "",
                 "nonces": {self.write("nonce", "text"): "text"}, "environment": {}, **changes}
 
     def test_an_agent_says_what_is_missing(self) -> None:

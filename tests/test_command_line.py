@@ -132,8 +132,8 @@ class ExitCodes(CommandLineCase):
 # Options.
 
 OPTIONS: Sequence[Tuple[str, str, Mapping[str, Any]]] = (     # $RUN_TESTS_OPTS, arguments, values
-    ("", "", {"slow": 300.0, "deadline": None, "flaky": "pass", "leaks": "report", "junit": None, "require_gpus": 0,
-              "log_dir": "logs", "fail_dir": None, "handlers": ["test_fail"], "lists": ["tests.txt"]}),
+    ("", "", {"slow": 300.0, "deadline": None, "flaky": "pass", "leaks": "report", "junit": "", "require_gpus": 0,
+              "log_dir": "logs", "fail_dir": "", "handlers": ["test_fail"], "lists": ["tests.txt"]}),
     ("", "--slow 5m --deadline 1.5h", {"slow": 300.0, "deadline": 5400.0}), ("", "--deadline=90", {"deadline": 90.0}),
     ("", "--flaky fail --flaky pass --leaks fail", {"flaky": "pass", "leaks": "fail"}),
     ("", "--junit a/b.xml --require-gpus 8", {"junit": "a/b.xml", "require_gpus": 8}),

@@ -498,7 +498,7 @@ class ProbeTest(DeviceCase):
             (None, {"amd_smi": amd}, {}, []))
         for gpus, scripts, environ, expected in cases:
             with self.subTest(environ, scripts=scripts), self.see(self.tools(gpus, **scripts)):
-                found = run_tests.find_machine(None, environ)
+                found = run_tests.find_machine("", environ)
                 self.assertEqual(found.extra, dict(zip(["CUDA_DEVICE_ORDER"], expected)))
 
     def test_runs(self) -> None:

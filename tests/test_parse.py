@@ -589,7 +589,7 @@ class AttributeLines(ParseCase):
     def test_timeout_comes_from_the_line_else_from_the_command_line(self) -> None:
         text = "a #: timeout=5\nb\nc #: timeout=0\n"
         self.assertEqual([test.timeout for test in self.parse(text, timeout=60.0)], [5, 60, 0])
-        self.assertEqual([test.timeout for test in self.parse(text)], [5, None, 0])
+        self.assertEqual([test.timeout for test in self.parse(text)], [5, 0, 0])
 
 
 class Need(ParseCase):
@@ -851,6 +851,7 @@ class Stems(ParseCase):
                  "true --junitxml=a.b.xml\nrun_test '' pytest_z.xml t.py l\n",
                  ["own", "own_2", "OWN_3", "a.b", "pytest_z"]),
                 ("own\ntrue --junitxml=own.xml\n", ["own", "own_2"]),
+                (f"true --junitxml={'x' * 121}.xml\n", [run_tests.slug("x" * 121)]),
                 ("test_a.py\nrun_test '' PYTEST_test_a.xml t.py l\n", ["pytest_test_a", "PYTEST_test_a_2"])):
             with self.subTest(text=text):
                 self.assertEqual([test.stem for test in self.parse(text)], stems)
@@ -1214,7 +1215,7 @@ class Hints(ParseCase):
                       "a && . env.sh"):
             (hint,) = self.hints(f"true\n{state}\n")
             self.assertRegex(hint, rf"\A{NAME}:2: what `.*` changes is gone with this line; put it on a line without")
-        for state in ("export C=$(a) && echo $C", 'cd "$(a)" && echo there'):
+        for state in ("export C=$(a) && echo $C", 'cd "$(a)" && echo there', "C=1 && echo $C"):
             self.assert_mistake(f"{state}\n", 1, "this line would be a test, and change nothing for those below")
         for state in ("cd sub", "source env.sh", "pushd x", "[ -d x ] && cd x", "f", "A=$(a)"):
             texts = [f"{state}; echo x"] + [f"{state} || test_fail x"] * (state[0] != "A")

@@ -143,7 +143,7 @@ Expected durations: 7 known from history (the median of the last 5 passes) or ti
                                       "    2      30.0s       0.02   83.3%     1.000           0  b (30.0s, gpus=1)"])
 
     def test_gpus_adds_a_line(self) -> None:
-        for gpus, sizes in ((None, [1, 2, 4, 8, 16, 32]), ("3", [1, 2, 3, 4, 8, 16, 32]), ("0", [1, 2, 4, 8, 16, 32]),
+        for gpus, sizes in (("", [1, 2, 4, 8, 16, 32]), ("3", [1, 2, 3, 4, 8, 16, 32]), ("0", [1, 2, 4, 8, 16, 32]),
                             ("5,7,", [1, 2, 4, 8, 16, 32]), ("0,1,2,3,4", [1, 2, 4, 5, 8, 16, 32]),
                             ("64", [1, 2, 4, 8, 16, 32, 64])):
             with self.subTest(gpus):
