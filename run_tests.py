@@ -536,7 +536,7 @@ class Result(NamedTuple):
 
 
 Results = Sequence[Result]
-Attempts = Sequence[Results]  # the attempts of each test; tests are in list order
+Attempts = Collection[Results]  # the attempts of each test; tests are in list order
 
 
 def results_of(attempts: Attempts) -> Results:
@@ -1617,7 +1617,7 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
 
 def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes) -> None:
     """Turn a command into a TestLine. Raises BadValue if it would not do what it says."""
-    nodes = list(reader.nodes)
+    nodes = reader.nodes
     label = ""
     first, last = nodes[0], nodes[-1]
     if last.after == "&" or last.name == "coproc":
@@ -2001,7 +2001,7 @@ def with_source(text: str) -> str:
 
 def reading_script(parsed: ListFile) -> str:
     """The list's shell state, with a call of _rt_test in place of each test."""
-    lines = list(parsed.script)
+    lines = parsed.script
     for test in parsed.tests:
         words = " ".join(shlex.quote(getattr(test, name)) for name in EXPANDED)
         words = words.replace("\n", "'$'\\n''")
@@ -2114,9 +2114,7 @@ def read_answers(
             expanded: Any = dict(zip(EXPANDED, values))
             # `test_fail ""` has none.
             expanded["label"] = clean_label(expanded["label"].strip() or test.body)
-            if directory != shell.directory:
-                shell = shell._replace(directory=directory)
-            expanded["shell"] = shell
+            expanded["shell"] = shell._replace(directory=directory)
             check_calls(test, functions)
             yield test._replace(preface=preface, **expanded)
             preface = b""
@@ -3082,7 +3080,7 @@ class Health:
         for device in machine.devices:
             row = rows.get(device.token, "")
             found = re.fullmatch(self.WELL, row)
-            if rows and not row and device.token.isdigit() and not absent:
+            if rows and not row and device.token.isdigit():
                 absent = (
                     f"nvidia-smi lists no GPU {device.token}; CUDA hides it and all after it"
                 )
@@ -5662,7 +5660,7 @@ def summary(
         *troubles(attempts, record),
         *causes(results),
         *(f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in schedule.sick),
-        *figures(list(schedule.results.values()), seconds, schedule.pool),
+        *figures(schedule.results.values(), seconds, schedule.pool),
         total_line(results, seconds, schedule.pool),
         *again(results, schedule.options),
     ]
@@ -5986,7 +5984,7 @@ def find_shard(environ: Environ) -> str | None:
         if environ.keys() >= {index, total, *required}:
             try:
                 number = int(environ[index]) - int(environ.get(first, first)) + 1
-                return parse_shard(f"{number}/{int(environ[total])}")
+                return parse_shard(f"{number}/{environ[total]}")
             except ValueError:
                 raise UsageError(
                     f"--shard auto: {index}={environ[index]} is not one of {total}={environ[total]}; write --shard K/N"

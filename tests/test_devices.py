@@ -16,7 +16,7 @@ from typing import Container, Dict, Iterable, Iterator, List, Mapping, Optional,
 from unittest import mock
 
 import run_tests
-from tests.support import ROOT, Ran, RunnerCase, lines_of
+from tests.support import ROOT, Ran, RunnerCase, lines_of, listed
 
 FIXTURES = os.path.join(ROOT, "tests", "fixtures", "devices")
 GPU_A = "GPU-b614723c-e261-4605-066e-79daab4c00ff"
@@ -274,6 +274,15 @@ class PoolTest(PoolCase):
         pool = self.pool(1)
         pool.quarantine(pool.devices[0])
         self.assertEqual((pool.size, self.tokens(pool, 1, .5, 0, 0, 0)), (0, "- - CPU CPU -"))
+
+    def test_what_runs_one_by_one(self) -> None:
+        for gpus, jobs, tests, one_by_one in ((1, None, "a b:0", True), (1, 2, "a b:0", False), (1, 2, "a b", True),
+                                              (0, 2, "a:0", False), (2, None, "a", False), (1, None, "a:0.5 b", True),
+                                              (1, None, "a:0.5 b:0.5", False)):
+            with self.subTest(gpus=gpus, jobs=jobs, tests=tests):
+                options = run_tests.Options(lists=(), jobs=jobs)
+                pool = run_tests.make_pool(self.pool(gpus).devices[:gpus], listed(tests), options)
+                self.assertEqual(pool.sequential, one_by_one)
 
 
 class RandomPoolTest(PoolCase):

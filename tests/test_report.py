@@ -233,12 +233,14 @@ class ParallelTest(ConsoleCase):
                          ["0:00", "0:59", "1:00", "59:59", "1:00:00", "10:01:01"])
 
     def test_immediate_shows_the_end_of_a_failed_log_at_once(self) -> None:
-        console, test = self.parallel("immediate"), a_test(label="x.py")
-        self.append(test, b"far\n" + b"y" * run_tests.TAIL_BYTES + b"\n")
-        console.concluded(Result(test, Outcome.FAILED, 1.0, 1, lease_on("0")))
-        text = self.told()
-        self.assertIn(frame("x.py [x.py: failed, exit 1, 1.0s]", "yyy"), text)
-        self.assertNotIn("far", text)
+        console = self.parallel("immediate")
+        for label, log, end in (("x.py", b"far\n" + b"y" * run_tests.TAIL_BYTES + b"\n", "yyy"),
+                                ("z.py", b"a\n", "a\n")):
+            self.append(a_test(label=label), log)
+            console.concluded(Result(a_test(label=label), Outcome.FAILED, 1.0, 1, lease_on("0")))
+            text = self.told()
+            self.assertIn(frame(f"{label} [{label}: failed, exit 1, 1.0s]", end), text)
+            self.assertNotIn("far", text)
 
     def test_the_start_of_a_test(self) -> None:
         console, test = self.parallel(), a_test(label="test_sanity.py")
