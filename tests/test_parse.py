@@ -705,6 +705,8 @@ class Commands(ParseCase):
                            ("run_test '' x.xml t.py l\n", "t.py is not there"),
                            ("true\n$UNSET/test_a.py\n", "/test_a.py is")):
             self.assert_mistake(text, text.count("\n"), what, list=False)
+        self.write("tool.py", "", mode=0o755)
+        self.assert_mistake("tool.py\n", 1, "tool.py is a program by its mode", list=False)
         self.assert_mistake("true\ntest_a.py\n", 2, "--python no_such is no program", list=False, python="no_such")
         self.assert_mistake("cd bin\n../test_a.py\n", 2, "--python ./bin/python is", list=False,
                             python="./bin/python")

@@ -468,7 +468,7 @@ class FixedTest(RecordCase):
         case = '<testcase name="{0}" classname="t" time="0.5">{1}</testcase>'.format
         kept = [case("a", ""), case("b", "<failure message='x'>text</failure>"), case("c", "<error/>"),
                 case("d", '<skipped type="pytest.skip"/>'), case("e", "<system-out>&lt;&#233;</system-out>")]
-        whole = "<testsuites><testsuite>" + "".join(kept) + "</testsuite></testsuites>"
+        whole = "<testsuites><testsuite name='s'>" + "".join(kept) + "</testsuite></testsuites>"
         texts = {"whole": whole, "cut between cases": whole[:-25], "cut within a case": whole[:-25] + kept[0][:-5],
                  "two suites": "<testsuites><testsuite>" + kept[0] + kept[1] + "</testsuite><testsuite>" + kept[2]
                                + kept[3] + kept[4] + "</testsuite></testsuites>",

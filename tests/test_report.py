@@ -580,6 +580,11 @@ slowest: d.py 1:00, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
         pool.quarantine(devices[1])
         self.assertNotIn("no order", "".join(run_tests.figures(attempts, 1.0, pool)))
 
+    def test_a_list_from_a_pipe_cannot_be_had_again(self) -> None:
+        for word, count in (("tests.txt", 2), ("-", 0), ("/dev/fd/63", 0)):
+            options = run_tests.Options(lists=(), command=("run_tests.py", word))
+            self.assertEqual(len([*run_tests.again([Result(a_test(), Outcome.FAILED, status=1)], options)]), count)
+
     def test_what_fail_fast_has_left_out_is_told(self) -> None:
         schedule = run_tests.Schedule([], run_tests.Pool([]), run_tests.Options((), fail_fast=True))
         schedule.stop()
