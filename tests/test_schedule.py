@@ -383,6 +383,7 @@ class RetryTest(ScheduleCase):
         known = dict.fromkeys("ac", "issue 7, k:1")
         self.play("a b+after=a", "begin > a on GPU 0\nexit a 1 > a failed as known; b blocked", retries=1,
                   fail_fast=True, known_failures=known)
+        self.assertFalse(self.play("a", "begin > a on GPU 0\nexit a -9 > a crashed", known_failures=known).reasons())
         play = self.play("a c:1:5", """
             begin       > a on GPU 0; c on GPU 1
             exit a -11  > a crashed, again; a on GPU 0

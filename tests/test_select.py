@@ -288,7 +288,7 @@ class Owing(HistoryCase):
     def test_another_directory_with_a_list_of_that_name(self) -> None:
         """It counts only as long as nothing ran here: a checkout may have moved."""
         here = [start("ab", run="1", directory=os.getcwd()), end("a", outcome="failed", run="1"), end("b", run="1")]
-        there = [{**start("ab", run="2"), "directory": "/elsewhere"}, end("a", run="2"),
+        there = [{**start("abc", run="2"), "directory": "/elsewhere"}, end("a", run="2"),
                  end("b", outcome="failed", run="2")]
         self.assertEqual(self.owing(*there, keys="ab"), "B")
         for records, is_known in (([*here, *there], False), ([*there, *here], True)):
