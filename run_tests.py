@@ -2001,7 +2001,7 @@ def with_source(text: str) -> str:
 
 def reading_script(parsed: ListFile) -> str:
     """The list's shell state, with a call of _rt_test in place of each test."""
-    lines = parsed.script
+    lines = list(parsed.script)
     for test in parsed.tests:
         words = " ".join(shlex.quote(getattr(test, name)) for name in EXPANDED)
         words = words.replace("\n", "'$'\\n''")
@@ -2114,7 +2114,9 @@ def read_answers(
             expanded: Any = dict(zip(EXPANDED, values))
             # `test_fail ""` has none.
             expanded["label"] = clean_label(expanded["label"].strip() or test.body)
-            expanded["shell"] = shell._replace(directory=directory)
+            if directory != shell.directory:
+                shell = shell._replace(directory=directory)
+            expanded["shell"] = shell
             check_calls(test, functions)
             yield test._replace(preface=preface, **expanded)
             preface = b""
@@ -2455,7 +2457,7 @@ class History:
         self.options = options
         self.lists = frozenset(map(os.path.normpath, options.lists))
         # By shard (`2/4`; empty: there was none), names of the tests that its runs selected.
-        self.shards: Dict[Any, Set[str]] = defaultdict(set)
+        self.shards: Dict[str, Set[str]] = defaultdict(set)
         # By name, how many tests of this name the lists of the last run had, selected or not.
         self.seen: Dict[str, int] = {}
         # By name, the last run that selected a test of this name, and how many tests of this name still owe a pass.
@@ -2741,7 +2743,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
     if options.keep:
         keep("-k", options.keep)
     deferred = deferred_tests(chosen, options)
-    last_selected = options.rerun_failed and history.shards.get(options.shard)
+    last_selected = options.shard and options.rerun_failed and history.shards.get(options.shard)
     to_run = [test for test in chosen if test not in deferred]
     is_part = bool(options.shard and to_run)
     if last_selected:
@@ -3080,7 +3082,7 @@ class Health:
         for device in machine.devices:
             row = rows.get(device.token, "")
             found = re.fullmatch(self.WELL, row)
-            if rows and not row and device.token.isdigit():
+            if rows and not row and device.token.isdigit() and not absent:
                 absent = (
                     f"nvidia-smi lists no GPU {device.token}; CUDA hides it and all after it"
                 )
@@ -5984,7 +5986,7 @@ def find_shard(environ: Environ) -> str | None:
         if environ.keys() >= {index, total, *required}:
             try:
                 number = int(environ[index]) - int(environ.get(first, first)) + 1
-                return parse_shard(f"{number}/{environ[total]}")
+                return parse_shard(f"{number}/{int(environ[total])}")
             except ValueError:
                 raise UsageError(
                     f"--shard auto: {index}={environ[index]} is not one of {total}={environ[total]}; write --shard K/N"
