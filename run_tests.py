@@ -6741,9 +6741,9 @@ OWN_DESCRIPTORS = r"\b19[1-4][<>]|[<>]&19[1-4]\b"
 # The least `ulimit -n` for a script's shell: the hook's descriptors are below 200.
 MIN_DESCRIPTORS = 200
 NO_TESTS = (
-    "no command has `|| test_fail` or looks like a test; name tests by how they begin (--tests 'make check|\\./run'), "
-    "or the function NAME of `command || NAME` (--fail-function NAME); if this script calls another one for its "
-    "tests, run that one"
+    "no command has `|| test_fail`, or looks like a test (with --tests: begins so); name tests by how they begin "
+    "(--tests '(python3 -m )?pytest|\\./run'), or the function NAME of `command || NAME` (--fail-function NAME); if "
+    "this script calls another one for its tests, run that one"
 )
 
 
@@ -7773,7 +7773,9 @@ class Script:
         self.reactions += file.reactions
         self.exports |= re.search(EXPORTS_ALL, text) is not None
         for node in reached(self.reactions, self.functions):
-            self.changed.update(*re.findall(CHANGES, node.text))
+            is_handler = node.name in self.options.handlers
+            if not is_handler or re.search(DOES, node.text):  # a label may look like `X=2`
+                self.changed.update(*re.findall(CHANGES, node.text))
         self.changed.discard("")
         return file
 
@@ -8001,8 +8003,8 @@ class ScriptRun(Run):
         if file.bare:
             count = counted(len(file.bare), "command")
             warn(
-                f"{self.name}:{file.bare[0]}: {count} without a handler may test something, too; --tests REGEX gives "
-                "slots to what now runs in the script's own shell"
+                f"{self.name}:{file.bare[0]}: {count} without `|| test_fail` may test something, too; --tests REGEX "
+                "gives slots to what now runs in the script's own shell"
             )
         if len(file.sites) > 1 and self.script.options.tests:
             way = "no handlers"

@@ -814,7 +814,7 @@ class FeatureTest(ScriptCase):
         text = lines("f() { pytest $1; }; f a || test_fail a", "pytest b", "pytest c | cat", "test_fail d")
         ran = self.conduct(HEAD + text + TAIL)
         line = HEAD.count("\n") + 2
-        self.assertIn(f"test.sh:{line}: 2 commands without a handler may test something, too; ", ran.err)
+        self.assertIn(f"test.sh:{line}: 2 commands without `|| test_fail` may test something, too; ", ran.err)
         self.assertEqual(starts(ran.text), ["a"])
 
     def test_a_script_that_does_not_mind_a_failure(self) -> None:
@@ -878,7 +878,7 @@ class FeatureTest(ScriptCase):
         """A handler that a subshell calls is counted once; where none runs beside others, it says why."""
         self.assertEqual(self.conduct(HEAD + "(false || test_fail a)\n").failures(), ["a"])
         for options in ((), ("--list",)):
-            self.assertIn("no command has `|| test_fail` or looks like a test;", self.conduct("make\n", *options).err)
+            self.assertIn("no command has `|| test_fail`, or looks like a test (with --tests: begins so);", self.conduct("make\n", *options).err)
         _, err = self.begin(lines("trap 'N=1' DEBUG", "pytest a")).communicate(timeout=WAIT_S)
         self.assertRegex(err.decode(), r"behind `trap 'N=1' DEBUG` \(test.sh:1\) bash runs all by itself\n"
                                        r"(.|\n)*nothing ran in parallel: .*\n"
