@@ -59,6 +59,19 @@ class TraceTest(RunnerCase):
         self.trace.line("ü \udcff")
         self.assertEqual(self.out.getvalue(), b"line b''\na\nline b'a\\n'\nb\nline b'b'\nline b''\n\n\xc3\xbc \xff\n")
 
+    def test_the_block_is_drawn_in_its_own_place(self) -> None:
+        """Not as long as it is the same, nor at once again, nor behind a line that has no end, nor behind `&`."""
+        with mock.patch.object(self.trace, "is_ours", side_effect=[True, True, False]):
+            for lines, pause_s in ((["a"], 0.0), (["a"], 0.0), (["b"], 0.0), (["c"], 9.0)):
+                with mock.patch.object(run_tests, "REDRAW_S", pause_s):
+                    self.trace.draw(lines)
+            for data in (b"open", b"\n"):
+                self.trace.write(data)
+                with mock.patch.object(run_tests, "REDRAW_S", 0.0):
+                    self.trace.draw(["d"])
+        clear, block = b"\r\x1b[1A\x1b[J", b"\x1b[?7l%s\r\n\x1b[?7h"
+        self.assertEqual(self.out.getvalue(), block % b"a" + clear + block % b"b" + clear + b"open\n")
+
     def test_copy_is_byte_for_byte_from_any_offset(self) -> None:
         log = os.path.join(self.folder, "x.log")
         for text in (b"", b"\0\377\r\n", b"no end", b"x" * (run_tests.COPY_BYTES + 1),
