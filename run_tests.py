@@ -7139,7 +7139,7 @@ _rt_hook() {
   }
   local - _rt_flags=$- _rt_skip=$_rt_skips
   builtin set +aEeuvx
-  builtin export -n _rt_flags _rt_skip     # `set -a` has exported them
+  builtin export -n _rt_flags _rt_skip BASH_TRAPSIG     # `set -a` has exported them
   local _rt_piped=$1 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5:$#-5}")
   local _rt_begins=$_rt_enters     # as a function begins, bash calls the trap a second time for its call
   _rt_enters=
