@@ -7683,7 +7683,7 @@ def looks_out(node: Node) -> bool:
 def has_glob(node: Node) -> bool:
     """Whether a word of a command may be a glob."""
     words = " ".join([*node.words[1:], *node.assigned])
-    patterns = r"\$\{\w+[#%][^}(`]*\}"  # `${x%.*}`
+    patterns = r"\$\{\w+[#%][^}(`'\"]*\}"  # `${x%.*}`
     words = re.sub(rf"{NOT_EXPANDED}|\$\(\(.*?\)\)|\$[*?]|{patterns}", "", words)
     is_glob = re.search(r"[*?]|(?<![\w(])\[", words) is not None
     return is_glob and node.name not in NATIVE | {"let"}
