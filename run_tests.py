@@ -8248,12 +8248,12 @@ class ScriptRun(Run):
         seen = self.script.changed_for(call.site.node, program.environment)
         if behind:
             test = behind.pop(0)
-        elif call.stdin or len(self.scout_only) > 16 * self.schedule.pool.size:
-            return None  # its input is the shell's, or the scout is far enough ahead
         elif seen:  # only the shell knows the value: the scout waits until the shell has come to this test
             why = f"{where} gets {min(seen)}, which is set where a test fails"
             self.reasons.setdefault(why)
             return self.end_in_shell(call.site.number, turn)
+        elif call.stdin or len(self.scout_only) > 16 * self.schedule.pool.size:
+            return None  # its input is the shell's, or the scout is far enough ahead
         else:
             shared = {
                 path

@@ -1094,6 +1094,14 @@ class AheadTest(ScriptCase):
                 self.assertEqual((ran.code, began(self.events(ran))[1:]), (0, [f"python3 b{word and 1}"]))
                 self.assertRegex(ran.err, rf"test.sh:\d+ gets {name}, which is set where a test fails")
 
+    def test_a_test_that_reads_and_gets_what_a_failure_sets(self) -> None:
+        """The scout goes on once the script has come to it."""
+        ran = self.conduct(HEAD + lines("python3 a --exit=1 || test_fail a",
+                                        "{ for i in 1; do python3 b$RET || test_fail b; done; } </etc/passwd",
+                                        "python3 c --beside=d || test_fail c", "python3 d --beside=c || test_fail d",
+                                        "exit $RET"), "--timeout", "9s")
+        self.assertEqual((ran.code, sorted(ran.failures())), (1, ["a"]), ran.text + ran.err)
+
     def test_the_label_of_what_has_run_ahead(self) -> None:
         """One that the script does not come to is blamed for nothing, and has its label first."""
         for status, told in (("$SEEN", ["b"]), ("$((1 - SEEN))", [])):
