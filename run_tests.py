@@ -7227,7 +7227,12 @@ _rt_test() {     # a test: site, words as bash, label, files as bash, `native` o
     _rt_start "$@"
   fi
 }
+_rt_has_begun() {     # whether this stands in a function of that name, which may have been unset
+  local IFS=' '
+  [[ " ${FUNCNAME[*]} " == *" $1 "* ]]
+}
 _rt_is_program() {    # whether the first word of a command names a program that can be started
+  ! _rt_has_begun "$1" || builtin return
   case $_rt_builtins in *$'\n'"$1"$'\n'*) builtin return 1 ;; esac
   [[ $PWD -ef . ]] || builtin return
   case $1 in
@@ -7390,6 +7395,7 @@ _rt_native() {   # a `[[` or `((` that has ended so in the shell: one that is sk
   esac
 }
 _rt_fail() {     # lets the command fail: its status, its name
+  ! _rt_has_begun "$2" || _rt_lost "only bash can run"
   if builtin eval "function $2 () { builtin return $1; }"; then
     _rt_stand_in=$2 _rt_skip=
   fi
@@ -7405,7 +7411,7 @@ _rt_trap='if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$B
 _rt_trap+='then builtin eval "$_rt_replay"; ! : "$_"; elif [[ $_rt_alone ]]; then '
 _rt_trap+='_rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi;'
 _rt_streams='} 193>&2 2>/dev/null'
-_rt_case='case ${FUNCNAME-main} in _rt_* | "${_rt_stand_in:-_rt_}") ;; *) '     # it is ours
+_rt_case='case ${FUNCNAME-} in _rt_* | "${_rt_stand_in:-_rt_}") ;; *) '     # it is ours
 _rt_case+='case $_rt_stand_in$_rt_enters$_rt_moved${_rt_after-}$_rt_traps'
 _rt_case+='${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;; *) '
 _rt_hidden="{ $_rt_case$_rt_trap esac; esac; $_rt_streams"

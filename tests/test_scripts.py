@@ -1094,6 +1094,17 @@ class AheadTest(ScriptCase):
                 self.assertEqual((ran.code, began(self.events(ran))[1:]), (0, [f"python3 b{word and 1}"]))
                 self.assertRegex(ran.err, rf"test.sh:\d+ gets {name}, which is set where a test fails")
 
+    def test_programs_with_names_of_what_has_begun(self) -> None:
+        """No place in the script is `main`, and a function may unset itself: each program starts once."""
+        self.stub("main", STUB)
+        for text, programs in (("main a || test_fail a", "main a"),
+                               ("pip3() { unset -f pip3; pip3 --exit=2 || cmake y; }; pip3", "cmake y|pip3 --exit=2")):
+            with self.each(text):
+                ran = self.conduct(HEAD + lines(text, "python3 b || test_fail b", "cmake z"))
+                expected = sorted([*programs.split("|"), "cmake z", "python3 b"])
+                self.assertEqual(sorted(began(self.events(ran))), expected)
+                self.assertEqual((ran.code, "has not come" in ran.err), (0, False))
+
     def test_a_test_that_reads_and_gets_what_a_failure_sets(self) -> None:
         """The scout goes on once the script has come to it."""
         ran = self.conduct(HEAD + lines("python3 a --exit=1 || test_fail a",
