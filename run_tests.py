@@ -2196,9 +2196,8 @@ def stems_written(text: str, log_dir: str) -> Iterator[str]:
 
 def stems_beside(text: str, log_dir: str) -> Rename:
     """Gives logs their names: none that bash writes by the tests' text, or in which the runner itself prints."""
-    stems = numbered(
-        "{}_{}", str.casefold
-    )  # some file systems do not tell `A.log` from `a.log`
+    # Some file systems do not tell `A.log` from `a.log`.
+    stems = numbered("{}_{}", str.casefold)
     for descriptor in (1, 2):
         with suppress(OSError):
             text += f"\n>{os.path.relpath(os.readlink(f'/proc/self/fd/{descriptor}'))}"
@@ -2387,7 +2386,9 @@ def with_ties(line: TestLine, named: defaultdict[Any, List[str]], repeat: int) -
             line.complain(f"after={name} names no test; write the label of one")
         for label in labels:
             after += runs_of(label, repeat)
-    attributes = line.attributes._replace(after=tuple(after))
+    attributes = line.attributes  # lines without `#:` share them: 140 bytes a line
+    if after:
+        attributes = attributes._replace(after=tuple(after))
     if line.junit and repeat > 1:
         attributes = attributes._replace(lock=(*attributes.lock, line.junit))
     return line._replace(attributes=attributes)
