@@ -132,10 +132,8 @@ def version() -> str:
     return run_tests.hash_function()(b"\0".join(texts)).hexdigest()[:12]
 
 
-def words_of(
-    test: Test, variables: Mapping[str, str], outer: Mapping[bytes, bytes]
-) -> Dict[str, Any]:
-    """What an agent is to know of a test, which gets these variables too; `outer` is the runner's own environment."""
+def words_of(test: Test, before: str, outer: Mapping[bytes, bytes]) -> Dict[str, Any]:
+    """What an agent is to know of a test, with some bash to run before it; `outer` is the runner's own environment."""
     exported = test.shell.environment
     changed: Dict[str, str] = {}
     gone: List[str] = []
@@ -147,12 +145,12 @@ def words_of(
         "label": test.label,
         "file": test.file,
         "line": test.line,
-        "command": test.command,
+        "command": before + test.command,
         "preface": to_text(test.preface),
         "junit": test.junit,
         "directory": test.shell.directory,
-        "has_environment": exported is not None or bool(variables),
-        "changed": {**changed, **variables},
+        "has_environment": exported is not None,
+        "changed": changed,
         "gone": gone,
         "prelude": test.shell.prelude,
     }
@@ -886,19 +884,21 @@ class Cluster(Host):
         test = words_of(attempt.test, self.introduction(lease), self.outer)
         lease.parts[0][0].start(self.count, attempt, test)
 
-    def introduction(self, lease: NodeLease) -> Dict[str, str]:
-        """The variables that tell a test on several nodes which they are."""
+    def introduction(self, lease: NodeLease) -> str:
+        """Bash that tells a test on several nodes which they are, whatever its list has set (`MASTER_ADDR=x`)."""
         if len(lease.parts) == 1:
-            return {}
+            return ""
         names = [node.name for node, _ in lease.parts]
         hosts = "".join(
             f"{node.name} slots={len(part.devices)}\n" for node, part in lease.parts
         )
-        return {
+        variables = {
             "RUN_TESTS_NODES": ",".join(names),
             "RUN_TESTS_HOSTFILE": self.reaper.scratch.write(hosts),
             "MASTER_ADDR": lease.parts[0][0].facts["host"],
         }
+        words = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+        return f"{{ export {words}; }} 2>/dev/null; "
 
     def close(self) -> None:
         self.over.set()

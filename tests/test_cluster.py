@@ -53,7 +53,8 @@ class RunTest(ClusterCase):
         self.assertEqual([name for name in os.listdir(os.path.join(self.folder, "logs")) if "run_tests.py" in name], [])
 
     def test_a_test_on_two_nodes_knows_them(self) -> None:
-        ran = self.run_list("echo $NODE $CUDA_VISIBLE_DEVICES $RUN_TESTS_NODES $MASTER_ADDR && cat $RUN_TESTS_HOSTFILE"
+        ran = self.run_list("MASTER_ADDR=localhost\n"
+                            "echo $NODE $CUDA_VISIBLE_DEVICES $RUN_TESTS_NODES $MASTER_ADDR && cat $RUN_TESTS_HOSTFILE"
                             " #: label=wide gpus=4 nodes=2\ntrue #: label=wider gpus=6 nodes=2\n")
         self.check(ran, 1, {"wide": "passed", "wider": "unrunnable"})
         with open(ran.path("logs/wide.log")) as log:
@@ -333,14 +334,13 @@ class PoolTest(unittest.TestCase):
         test = a_test(0, "a \udcff", shell=shell, command="true", preface=b"\xfe", junit="/x.xml", file="t", line=3)
         with mock.patch.dict(os.environ, {"GONE": "x", "KEPT": "x"}):
             outer = {b"GONE": b"y", b"KEPT": b"y", b"A": b"y"}
-            read = cluster.test_of(cluster.words_of(test, {"B": "b"}, outer))
-        names = (b"A", b"B", b"GONE", b"KEPT", b"MORE")
+            read = cluster.test_of(cluster.words_of(test, "", outer))
+        names = (b"A", b"GONE", b"KEPT", b"MORE")
         self.assertEqual({name: (read.shell.environment or {}).get(name) for name in names},
-                         {b"A": b"\xff", b"B": b"b", b"GONE": None, b"KEPT": b"x", b"MORE": b"z"})
+                         {b"A": b"\xff", b"GONE": None, b"KEPT": b"x", b"MORE": b"z"})
         for name in ("label", "file", "line", "command", "preface", "junit"):
             self.assertEqual(getattr(read, name), getattr(test, name), name)
         self.assertEqual(read.shell._replace(environment=None), shell._replace(environment=None))
         plain = test._replace(shell=run_tests.Snapshot("", None))
-        for variables, environment in (({}, None), ({"B": "b"}, {**os.environb, b"B": b"b"})):
-            read = cluster.test_of(cluster.words_of(plain, variables, {}))
-            self.assertEqual(read.shell.environment, environment)
+        read = cluster.test_of(cluster.words_of(plain, "export B; ", {}))
+        self.assertEqual((read.shell.environment, read.command), (None, "export B; true"))
