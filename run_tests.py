@@ -5277,17 +5277,20 @@ class Trace:
             self.write(b"\n")
         self.write(f"{text}\n")
 
-    def copy(self, path: str, offset: int = 0, is_tamed: bool = False) -> int:
+    def copy(
+        self, path: str, offset: int = 0, most: int = sys.maxsize, is_tamed: bool = False
+    ) -> int:
         """Copy a file from `offset` on, or anew if it was cut; returns where it ended. Raises OSError.
 
-        What a test adds meanwhile may be faster than our reader, and is left for the next look. With `is_tamed`,
-        markers in the file by which a CI service would fold its page lose their effect.
+        It copies not much more than `most` bytes, and nothing that is added meanwhile: a test may print faster than our
+        reader reads. With `is_tamed`, markers in the file by which a CI service would fold its page lose their effect.
         """
         with open_regular(path) as file:
             end = file.seek(0, os.SEEK_END)
             if end < offset:  # `>/dev/stderr` has cut it
                 offset = 0
             file.seek(offset)
+            end = min(end, offset + most)
             while offset < end:
                 data = file.read(COPY_BYTES)
                 if not data:  # it is being cut
@@ -5482,12 +5485,12 @@ class Console:
             self.tell_progress()
         return CHORES_S
 
-    def follow(self) -> None:
-        """Show what has come since the last look."""
+    def follow(self, most: int = COPY_BYTES) -> None:
+        """Show what has come since the last look, not all of it if it is much: deadlines and signals are to be seen."""
         if not self.growing or not self.growing.process.pid:
             return  # it has not started: the log there is that of an earlier run
         with suppress(OSError):  # a test may take its log away
-            self.offset = self.trace.copy(self.growing.log, self.offset)
+            self.offset = self.trace.copy(self.growing.log, self.offset, most)
 
     def age(self) -> float:
         """Seconds since the run has begun."""
@@ -5560,7 +5563,7 @@ class Console:
             log = self.record.log_path(result.test, attempt)
             self.mark(f"    {result.why()} \u2192 {log}")
         if not self.has_markers and self.shows(result):
-            self.follow()
+            self.follow(sys.maxsize)
         self.growing = None
 
     def concluded(self, result: Result) -> None:

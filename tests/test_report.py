@@ -100,6 +100,7 @@ class TraceTest(RunnerCase):
         with open(log, "wb") as file:
             file.write(b"x" * (run_tests.COPY_BYTES + 1))
         self.assertEqual(self.trace.copy(log), 2 * run_tests.COPY_BYTES)
+        self.assertEqual(self.trace.copy(log, 1, most=2), 1 + run_tests.COPY_BYTES, "not much more than it may")
 
     def test_copy_of_no_file_raises(self) -> None:
         os.mkfifo(os.path.join(self.folder, "pipe"))
