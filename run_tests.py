@@ -2603,11 +2603,12 @@ def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
     run on alone at the end. Width and length of a test include the tests that wait for it (critical path).
     """
     chains = chains_of(tests, estimates.seconds)
-    last = estimates.known if estimates.unknown_first else estimates.seconds
+    # Before these start the tests, of those that are as wide, of which nothing is known.
+    behind = estimates.known if estimates.unknown_first else estimates.seconds
 
     def by_width(test: Test) -> Tuple[float, bool, float]:
         width, length = chains[test]
-        return -width, test in last, -length
+        return -width, test in behind, -length
 
     wide = sorted(tests, key=by_width)
     long = sorted(wide, key=lambda test: -chains[test][1])

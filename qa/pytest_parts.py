@@ -356,6 +356,7 @@ class Sum:
         worst = self.worst()
         outcome, reason, cause = worst.outcome, worst.reason, worst.cause
         ran = any(result.status is not None for result in self.last)
+        fails_run = outcome.is_failure() or outcome.is_unfinished()
         has_to_be_whole = outcome.is_pass() or (outcome is Outcome.SKIPPED and self.junit)
         if outcome is Outcome.NOT_RUN and ran:
             outcome, reason = Outcome.INTERRUPTED, "some of its parts have not run"
@@ -365,7 +366,7 @@ class Sum:
             if self.missing:
                 told.append(run_tests.counted(len(self.missing), "case") + " did not run")
             cause = cause._replace(line=", ".join(told))
-        elif worst.status == 0 and not outcome.is_pass() and not self.collected:
+        elif worst.status == 0 and fails_run and not self.collected:
             reason = (
                 "its pytest has not loaded the plugin, or has ended before it had collected"
             )

@@ -35,7 +35,8 @@ REACTION = re.compile(rb"@.*")
 # What the runner says besides: of `#!/bin/bash -e`, of what it took for tests, of what ran alone or too early.
 REMARK = re.compile(
     rb"^run_tests\.py: .*(?:does not count, as under|looks? like (?:tests|a test of)|has not come to tests|"
-    rb"without .* may test something|ran while no other did|nothing ran in parallel|runs all by itself).*\n|"
+    rb"without `\|\| test_fail` may test something|ran while no other did|nothing ran in parallel|"
+    rb"runs all by itself).*\n|"
     rb"^\d+ tests? in [\d.]+s on .*\n", re.MULTILINE)
 
 # All the programs: they say how they were called, and end as they are told to.

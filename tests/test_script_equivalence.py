@@ -48,7 +48,7 @@ DEATH = re.compile(rb"(: line PID [A-Z][a-z]+(?: [a-z()]+)*  ) +(?:(?!\xe2\x86\x
 # … and, with several slots, in the runner's own lines.
 BLOCK = re.compile(rb"^(?:Detected \d+ GPU\(s\):.*|>>> (?:Starting|Finished): .*(?:\n    .* \xe2\x86\x92 .*)?|"
                    rb"run_tests\.py: \d+ tests? ran while no other did; .*|"
-                   rb"run_tests\.py: .*:\d+: \d+ commands? without .* may test something, too; .*|"
+                   rb"run_tests\.py: .*:\d+: \d+ commands? without `\|\| test_fail` may test something, too; .*|"
                    rb"run_tests\.py: .*: nothing ran in parallel: .*|"
                    rb"run_tests\.py: errors of tests go elsewhere .*)\n", re.MULTILINE)
 REMARK = re.compile(rb"^\S.*: (?:writes the same JUnit file as an earlier test|this looks like a test of several GPUs)"

@@ -879,7 +879,8 @@ class FeatureTest(ScriptCase):
         """A handler that a subshell calls is counted once; where none runs beside others, it says why."""
         self.assertEqual(self.conduct(HEAD + "(false || test_fail a)\n").failures(), ["a"])
         for options in ((), ("--list",)):
-            self.assertIn("looks like a test (with --tests: begins so);", self.conduct("make\n", *options).err)
+            self.assertIn("no command has `|| test_fail`, or looks like a test (with --tests: begins so);",
+                          self.conduct("make\n", *options).err)
         _, err = self.begin(lines("trap 'N=1' DEBUG", "pytest a")).communicate(timeout=WAIT_S)
         self.assertRegex(err.decode(), r"behind `trap 'N=1' DEBUG` \(test.sh:1\) bash runs all by itself\n"
                                        r"(.|\n)*nothing ran in parallel: .*\n"
