@@ -72,6 +72,7 @@ import subprocess
 import sys
 import threading
 import time
+from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import (
@@ -6702,6 +6703,8 @@ LOOKING = PURE | names_in("cat ls")
 # READS: builtins that set variables to what they read. NATIVE: the scout runs them itself, even if it has to wait.
 READS = names_in("read mapfile readarray")
 NATIVE = names_in("[[ ((")
+# The name of a command, if a function can have it.
+PLAIN_NAME = r"[\w./+-]+|\["
 # Expansions that do more than give a value: `$((n++))`, `${a[n = 1]}`, `${x:=1}`, `${x@P}`.
 COUNTS = r"(?:\$\(\((?:(?!\)\))[\s\S])*?|\$\[[^]]*?|\$\{\w+(?:\[[^]]*?|:(?![-+=?])[^}]*?))"
 DOES = rf"{COUNTS}(?:\+\+|--|[^=!<>]=[^=]|(?:<<|>>)=)|\$\{{\w+(?:\[[^]]*\])?:?=|@P\}}"
@@ -6850,6 +6853,7 @@ class ScriptFile:
     def __init__(self, name: str, text: str, options: Options) -> None:
         self.name = name
         self.text = text
+        self.breaks = [match.end() for match in re.finditer("\n", text)]
         self.options = options
         self.mistakes: List[str] = []
         self.sites: List[Site] = []
@@ -6861,6 +6865,9 @@ class ScriptFile:
         self.filters: Dict[Words, bool] = {}  # to whether it ends its pipeline
         # By name of a variable, the commands that may use it: their text has that name.
         self.commands_by_name: Dict[str, List[Node]] = defaultdict(list)
+        # Where commands stand in it, as `places_of` has it, neither in a `$(…)` nor in a job, to whether another one of
+        # the same pipeline follows.
+        self.statements: Dict[Any, bool] = {}
         # By line, what `#:` says of it, or above it of all lines below.
         self.attributes: Dict[int, Attributes] = defaultdict(Attributes)
         reader = Reader(text)
@@ -6871,14 +6878,25 @@ class ScriptFile:
         self.read_attributes(reader)
         self.visit(reader.nodes)
         self.functions = functions_in(reader.nodes)
-        # By line and words. A test of several lines counts for each: bash does not always name the first.
         self.by_place: Dict[Any, List[Site]] = defaultdict(list)
         for site in self.sites:
-            for place in range(site.node.text.count("\n") + 1):
-                self.by_place[(site.line + place, *words_of(site.node))].append(site)
+            for place in self.places_of(site.node):
+                self.by_place[place].append(site)
 
     def line_of(self, offset: int) -> int:
-        return self.text.count("\n", 0, offset) + 1
+        return bisect_right(self.breaks, offset) + 1
+
+    def places_of(self, node: Node) -> List[Any]:
+        """Where bash may say that a command stands: on a line of it, not always the first, by its words or as `eval`.
+
+        The commands that are the words of an `eval` have its line, too.
+        """
+        first = self.line_of(node.start)
+        lines = range(first, first + node.text.count("\n") + 1)
+        places = [(line, *words_of(node)) for line in lines]
+        if node.name == "eval":
+            places += [(line, "eval") for line in lines]
+        return places
 
     def read_attributes(self, reader: Reader) -> None:
         """Note what each `#:` says: of its line, or, where it stands alone, of all lines up to the next such one."""
@@ -6905,13 +6923,14 @@ class ScriptFile:
             self.mistakes += [f"{self.name}:{line}: {what}" for what in mistakes]
             self.attributes.update(dict.fromkeys(lines, attributes))
 
-    def visit(self, nodes: Nodes, label: str = "") -> None:
+    def visit(self, nodes: Nodes, label: str = "", is_job: bool = False) -> None:
         """Note the tests in a list of commands. With a label, all that look like tests in it are tests."""
         before_pipeline = 0
         looks_count = label or self.options.tests is not None
         for statement in statements_of(nodes):
             handled_node, handler_label = self.handled(statement)
             before = len(self.sites)
+            runs_beside = is_job or statement[-1].after == "&"
             for node in statement:
                 if node.before not in PIPES:
                     before_pipeline = len(self.sites)  # so many tests stand before its pipeline
@@ -6919,8 +6938,11 @@ class ScriptFile:
                 text = node.text * (not node.kind) or head_of(node)
                 for name in re.findall(NAME, text):
                     self.commands_by_name[name].append(node)
+                if not runs_beside:
+                    is_piped = node.after in PIPES
+                    self.statements.update(dict.fromkeys(self.places_of(node), is_piped))
                 if node.kind:
-                    self.visit_block(node, own_label)
+                    self.visit_block(node, own_label, runs_beside)
                 elif node is handled_node or (looks_count and self.is_test(node)):
                     reads_test = len(self.sites) > before_pipeline
                     line = self.line_of(node.start)
@@ -6938,7 +6960,7 @@ class ScriptFile:
             if len(self.sites) > before:
                 self.reactions += [node for node in statement if node.before == "||"]
 
-    def visit_block(self, node: Node, label: str) -> None:
+    def visit_block(self, node: Node, label: str, is_job: bool) -> None:
         """Note the tests in a compound command.
 
         Bash opens its redirections without calling the DEBUG trap, in the scout, too. So the scout must not come to a
@@ -6951,7 +6973,7 @@ class ScriptFile:
             if not ("$" in source or os.path.exists(unquoted(source))):
                 self.obstacle = self.obstacle or f"{where}: a block reads {source}"
         bare = len(self.bare)
-        self.visit(node.parts(), label)
+        self.visit(node.parts(), label, is_job)
         if node.kind == "function":
             del self.bare[bare:]
 
@@ -7130,7 +7152,7 @@ builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 builtin declare -A _rt_known _rt_texts
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_stand_in= _rt_after=() _rt_label= _rt_level=0
-_rt_alone= _rt_traps= _rt_tested= _rt_files=() _rt_uses_stub= _rt_hides= _rt_enters=
+_rt_unwatched= _rt_alone= _rt_traps= _rt_tested= _rt_files=() _rt_uses_stub= _rt_hides= _rt_enters=
 _rt_replay=      # declarations for the scout; the trap runs them: in _rt_hook they would be local to it
 _rt_moved=       # the number of the last command, if it was a `cd`
 builtin eval 'exec 192<>"$_rt_reply" 191>"$_rt_reply.ask"'
@@ -7149,7 +7171,7 @@ _rt_hook() {
   local _rt_begins=$_rt_enters     # as a function begins, bash calls the trap a second time for its call
   _rt_enters=
   [[ $_rt_begins != "${FUNCNAME[1]-}:$_rt_command" ]] || builtin return 1
-  local _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
+  local _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place _rt_joins=
   [[ $_rt_traps != "$BASHPID" ]] || _rt_mend_traps "$2"
   [[ ! $_rt_stand_in ]] || _rt_remove
   _rt_tested= _rt_replay=
@@ -7158,6 +7180,7 @@ _rt_hook() {
     _rt_moved=
   }
   case $_rt_after in any | "$BASHPID") _rt_report_end ;; esac
+  _rt_after=()
   case ${_rt_flags//[!T]/}:$_rt_command in
     *_rt_rest*) ;;    # the script sets a trap again as `trap -p` has shown it, with our part
     :* | *FUNCNEST* | T:set\ +*T* | T:set\ -[!-]*+*T* | T:set\ -k* | T:set\ -[!-]*k* | *:set\ *posix* | \
@@ -7214,6 +7237,9 @@ _rt_move() {     # a `cd`: both run it; before its next command each reports whe
     _rt_sees "$1"
   fi
 }
+_rt_aside() {    # a command of a `$(…)`, whose output is read, or of a job, for whose end nobody waits
+  [[ $BASHPID == "$_rt_shell" ]] || _rt_unwatched=1
+}
 _rt_each() {     # a command that is a test or not by the values of its words: its number, its words
   case " $* " in *\ set\ * | *\ shopt\ *) _rt_hide ;; esac
   _rt_ask each "$@"
@@ -7246,15 +7272,15 @@ _rt_is_program() {    # whether the first word of a command names a program that
     *) [[ $_rt_command == *PATH=* ]] || builtin hash -- "$1" ;;
   esac
 }
-_rt_peek() {     # a program that only looks: the scout runs it in a subshell, where its output may be read
-  if [[ $BASHPID == "$_rt_shell" ]]; then
-    _rt_other "$@"
-  else
+_rt_peek() {     # a program that only looks: the scout runs it, too, where the script reads its output
+  if [[ $_rt_unwatched ]]; then
     _rt_skip=
+  else
+    _rt_other "$@"
   fi
 }
 _rt_look() {     # one that may see files of tests: there the scout waits until the shell has come to it
-  [[ $BASHPID == "$_rt_shell" ]] || _rt_meets "$1"
+  [[ ! $_rt_unwatched ]] || _rt_meets "$1"
   _rt_peek "$@"
 }
 _rt_uncover() {  # removes our function or stub from a test's place, so that bash finds the program again
@@ -7281,12 +7307,35 @@ _rt_report_end() {     # reports how the command before has ended
 # SHELL_HOOK: what the script's shell does with each kind of command. SCOUT_HOOK: what the scout does.
 SHELL_HOOK = r"""
 _rt_skips=       # it skips no command
-_rt_other() {    # a command for which the scout waits: its number, the variables that it may set
+_rt_other() {    # a command for which the scout waits: its number, its name, the variables that it may set
   [[ $_rt_scouted ]] || builtin return
-  _rt_send did "$1"      # its end is reported by the next command, and there may be none
-  [[ $BASHPID == "$_rt_shell" ]] || builtin return
-  _rt_after=(any past "$1:$((++_rt_asked))" "${@:2}")      # a subshell behind it may report its end first
-  [[ $_rt_command != *[\`\(]* ]] || _rt_after=$BASHPID      # a `$(…)` inside it must not
+  _rt_send did "$1"
+  [[ ! $_rt_unwatched ]] || builtin return
+  # The next command reports its end. A subshell behind it may do so first, but a `$(…)` inside it must not.
+  _rt_after=(any past "$1:$BASHPID:$((++_rt_asked))" "${@:3}")
+  [[ $BASHPID == "$_rt_shell" && $_rt_command != *[\`\(]* ]] || _rt_after=$BASHPID
+  # In a subshell there may be no next one, and in a pipeline that begins earlier.
+  [[ $BASHPID == "$_rt_shell" && ! $_rt_joins ]] || case ${_rt_flags//[!E]/}$2 in
+    E*) ;;      # the function itself would be a failure for an ERR trap
+    '[' | echo | kill | mapfile | printf | read | readarray | test | wait) _rt_watch "$2" ;;
+    *) ! _rt_is_program "$2" || _rt_watch "$2" ;;
+  esac
+}
+_rt_watch() {    # lets a function that reports its end take the place of a command
+  _rt_after=here
+  _rt_replace "$1" _rt_report
+}
+_rt_replace() {  # lets a function of ours, the second argument, take the place of a program
+  _rt_stand_in=$1
+  # A function that is called under `set +T` runs without our trap.
+  local _rt_body="local -; builtin set +aEeTuvx; $2 $1 \"\$@\" || builtin return"
+  builtin eval "function $1 () { { $_rt_body; } 193>&2 2>/dev/null; }"
+}
+_rt_report() {   # runs a command, and reports its end
+  builtin command -- "$@" 2>&193 193>&-
+  local _rt_piped=$?
+  _rt_report_end
+  builtin return "$_rt_piped"
 }
 _rt_sees() { [[ ! $_rt_scouted ]] || _rt_send did "$1"; }    # both run it
 _rt_meets() { [[ ! $_rt_scouted ]] || _rt_send met "$1"; }    # both run it, the scout when the shell has come to it
@@ -7295,19 +7344,17 @@ _rt_itself() {   # a test that bash itself runs: its number, its label
   _rt_after=("$BASHPID" ran "$1:$2")
 }
 _rt_start() {    # a test, as _rt_test has it: a function takes the place of its program
-  _rt_stand_in=$6
   builtin eval "exec 194>&193"     # where bash would print how the test died
   # In bash 4.4, `local -` in a function of ours would end the expansion of aliases.
   [[ ${BASH_VERSINFO[0]}:$BASHOPTS != 4:*expand_aliases* ]] || _rt_uses_stub=$_rt_stub
   if [[ $_rt_uses_stub && $6 != */* && $_rt_command != *PATH=* ]] && builtin hash -p "$_rt_stub" "$6"; then
     builtin printf -v _rt_called '%q ' "$6" "${_rt_call[@]}"
     builtin export _rt_called
+    _rt_stand_in=$6
     builtin return
   fi
   _rt_tested=$_rt_command
-  # A function that is called under `set +T` runs without our trap.
-  local _rt_body="local -; builtin set +aEeTuvx; _rt_stub $6 \"\$@\" || builtin return"
-  builtin eval "function $6 () { { $_rt_body; } 193>&2 2>/dev/null; }"
+  _rt_replace "$6" _rt_stub
 }
 _rt_failed() {   # a handler is called
   _rt_is_function "${_rt_command%%[$' \t\n']*}"
@@ -7359,11 +7406,8 @@ SCOUT_HOOK = r"""
 _rt_skips=1      # it skips each command, unless the code for the command says that it runs it
 _rt_behind=      # it may have gone another way than the shell, and waits at the next test
 _rt_other() {
-  if [[ $BASHPID != "$_rt_shell" ]]; then
-    _rt_lost "it cannot run, in a subshell,"
-  else
-    _rt_ask wait "$1"
-  fi
+  [[ ! $_rt_unwatched ]] || _rt_lost "it cannot run, in a job or a \`\$(…)\`,"
+  _rt_ask wait "$1"
 }
 _rt_lost() {     # it can go no further
   while :; do _rt_ask lost "$1 \`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line)"; done
@@ -7813,7 +7857,19 @@ class Script:
             return "calm"
         node = nodes[0]
         node.text = text  # with its here-document
-        command = self.add(Site(file, line, node))
+        code = self.code_of(self.add(Site(file, line, node)), functions)
+        in_eval = file.statements.get((line, "eval"))
+        is_piped = file.statements.get((line, *words_of(node)), in_eval)
+        if code == "calm":
+            return code
+        if is_piped is None:
+            return f"_rt_aside; {code}"
+        return "_rt_joins=1; " * is_piped + code
+
+    def code_of(self, command: Site, functions: Sequence[str]) -> str:
+        """What a command is, as `kind` has it."""
+        file, line, node = command[:3]
+        text = node.text
         is_function = functions[0] != ""
         changes = re.search(CHANGES_EACH_TIME, text) and node.name not in self.options.handlers
         if changes and (is_function or node.kind):
@@ -7909,7 +7965,8 @@ class Script:
             way = "_rt_look"
             if is_among(node, BLIND):
                 way = "_rt_peek"
-        code = " ".join([way, command.number, *names])
+        name = node.name * (re.fullmatch(PLAIN_NAME, node.name) is not None)
+        code = " ".join([way, command.number, shlex.quote(name), *names])
         if node.assigned and node.words:
             return f"_rt_is_function {shlex.quote(node.name)} || {code}"
         return code
@@ -7919,7 +7976,7 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
     """Bash by which the scout takes over a command's end in the shell: status, folder, variables (by `declare -p`)."""
     is_native = node.name in NATIVE
     must_fail = status != 0 and not is_native
-    is_plain = re.fullmatch(r"[\w./+-]+|\[", node.name) is not None
+    is_plain = re.fullmatch(PLAIN_NAME, node.name) is not None
     can_fail = is_plain and not files_of(node)
     if is_open(node) or (must_fail and not can_fail):
         return "_rt_lost 'only bash knows what changes by'"
@@ -7955,7 +8012,6 @@ class ScriptRun(Run):
     has_failed = False  # a test has failed, and the shell knows it
     is_split = False  # errors of tests have been seen to go elsewhere than their output
     found_since = 0  # tests that the scout has found since it last waited
-    scout_waits_for: Site | None = None  # the command for whose end it waits now
 
     def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
         super().__init__(select([], options, History(options)), host, options, trace)
@@ -7972,6 +8028,8 @@ class ScriptRun(Run):
         self.environments: Dict[bytes, Any] = {}  # as `read_program` knows them
         # By question of the scout without an answer yet: a function that returns the answer, or None to let it wait.
         self.held: Dict[Tuple[str, str], Callable[[], str | None]] = {}
+        # By question, the commands for whose end the scout, or a subshell of it, waits now.
+        self.awaited: Dict[Tuple[str, str], Site] = {}
         # By number of a command, for each time that it has ended in the shell: what the scout does then, as bash.
         self.command_ends: Dict[str, List[str]] = defaultdict(list)
         # By label, how many failures are recorded for which the script has not called a handler yet.
@@ -8122,7 +8180,8 @@ class ScriptRun(Run):
         place = source, line, command, functions[0]
         if place not in self.codes:  # the other shell has not come there
             self.codes[place] = self.script.kind(file, int(line), command, functions)
-        return f"_rt_hides={'1' * self.script.hides} _rt_code={shlex.quote(self.codes[place])}"
+        code = self.codes[place]
+        return f"_rt_hides={'1' * self.script.hides} _rt_code={shlex.quote(code)}"
 
     def on_each(self, number: str, *words: str) -> str:
         """The words of a command whose text does not tell whether it is a test."""
@@ -8247,9 +8306,9 @@ class ScriptRun(Run):
             has_parted=is_main,
             is_minor=True,
         )
-        awaited = self.scout_waits_for
-        if awaited and is_main and not awaited.label:
-            self.on_lost(f"bash has come to {site.where}, and not to {awaited.described}")
+        awaited = [command for command in self.awaited.values() if not command.label]
+        if awaited and is_main:
+            self.on_lost(f"bash has come to {site.where}, and not to {awaited[0].described}")
 
     def scout_at_test(self, call: Call, turn: int) -> str | None:
         """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
@@ -8262,7 +8321,7 @@ class ScriptRun(Run):
         elif seen:  # only the shell knows the value: the scout waits until the shell has come to this test
             why = f"{where} gets {min(seen)}, which is set where a test fails"
             self.reasons.setdefault(why)
-            return self.end_in_shell(call.site.number, turn)
+            return self.end_in_shell(call.question, call.site.number, turn)
         elif call.stdin or len(self.scout_only) > 16 * self.schedule.pool.size:
             return None  # its input is the shell's, or the scout is far enough ahead
         else:
@@ -8313,18 +8372,18 @@ class ScriptRun(Run):
                 why += "; --calm REGEX names what need not"
             self.reasons.setdefault(why)
         self.found_since = 0
-        self.scout_waits_for = command
+        self.awaited[self.question] = command
         turn = next(self.turns[number])
         if starts:
             self.turns[number] = count(turn)
-        self.held[self.question] = partial(self.end_in_shell, number, turn)
+        self.held[self.question] = partial(self.end_in_shell, self.question, number, turn)
 
-    def end_in_shell(self, number: str, turn: int) -> str | None:
+    def end_in_shell(self, question: Tuple[str, str], number: str, turn: int) -> str | None:
         """What the scout does behind a command, if that has ended in the shell so often."""
         ends = self.command_ends[number]
         if len(ends) <= turn:
             return None
-        self.scout_waits_for = None
+        self.awaited.pop(question, None)
         return ends[turn]
 
     def on_past(self, place: str, status: str, directory: str, path: str) -> None:
@@ -8332,9 +8391,9 @@ class ScriptRun(Run):
         if place in self.past:
             return
         self.past.add(place)
-        number = place.partition(":")[0]
+        number, pid, _ = place.split(":")
         command = self.script.commands[number]
-        self.on_did(number, is_past=True)
+        self.on_did(number, is_past=int(pid) == self.shell.process.pid)
         if command.node.name == "exec":  # for all tests behind it
             self.is_split = bool(splits_output(command.node))
         values = ""
@@ -8373,7 +8432,7 @@ class ScriptRun(Run):
         A background test above it may have begun under bash, too.
         """
         command = self.script.commands[number]
-        is_awaited = self.scout_waits_for is command
+        is_awaited = any(each is command for each in self.awaited.values())
         if acts(command.node):
             self.note_ahead(
                 command.described,
@@ -8470,7 +8529,7 @@ class ScriptRun(Run):
     def on_lost(self, why: str) -> None:
         """Go on without the scout: it has come to what it cannot go through."""
         self.reasons.setdefault(why)
-        self.scout_waits_for = None
+        self.awaited.clear()
         self.held.clear()
         self.shell.scout.signal(SIGKILL)
 
