@@ -7437,11 +7437,10 @@ _rt_trapped() {  # the scout has no traps; that of a subshell runs in the middle
   [[ $BASHPID == "$_rt_shell" || $_rt_command != *EXIT* ]] || _rt_lost "it does not run the trap of"
 }
 _rt_pass() { :; }
-_rt_native() {   # a `[[` or `((` that has ended so in the shell: one that is skipped passes
-  case $1:$_rt_command in
-    0:*=~* | *[\`\(]*) _rt_skip= ;;     # it sets something, perhaps
-    [!0]*) _rt_skip= _rt_behind=1 ;;    # it looks again, perhaps too late to find what the shell has found
-  esac
+_rt_native() {   # runs a `[[` or `((` that has ended so in the shell
+  _rt_skip=
+  # If that has failed, it looks again, perhaps too late to find what the shell has found.
+  [[ $1 == 0 ]] || _rt_behind=1
 }
 _rt_fail() {     # lets the command fail: its status, its name
   ! _rt_has_begun "$2" || _rt_lost "only bash can run"
@@ -7991,7 +7990,9 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
             lines[-1] = f"_rt_replay+={shlex.quote(f'declare -{flags} {name}{value};')}"
         elif "x" in flags:
             lines.append(f"export {name}")
-    if is_native:
+    if is_native and (
+        status or re.search(rf"\(\(|=~|{DOES}", node.text)
+    ):  # it may set something
         lines.append(f"_rt_native {status}")
     if must_fail:
         lines.append(f"_rt_fail {status} {node.name}")

@@ -1027,7 +1027,8 @@ class AheadTest(ScriptCase):
         self.overlap(3, "x=$(pytest --echo=c)", "pytest b --beside=$x", "pytest $x --beside=b")
 
     def test_what_holds_nothing_up(self) -> None:
-        self.overlap(2, "V=false", "CXX=g++ pytest a --beside=b", "if $V; then echo x; fi",
+        self.overlap(2, "V=false", "if [[ $(pip3 x) ]]; then V=$V; fi", "CXX=g++ pytest a --beside=b",
+                     "if $V; then echo x; fi",
                      'x=$(awk "BEGIN{print 1 + 2}"); export CXX=g++', "pytest b --beside=a")
 
     def test_functions_by_other_names(self) -> None:
