@@ -7155,6 +7155,8 @@ _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_stand_in= _rt_after=() _rt
 _rt_unwatched= _rt_alone= _rt_traps= _rt_tested= _rt_files=() _rt_uses_stub= _rt_hides= _rt_enters=
 _rt_replay=      # declarations for the scout; the trap runs them: in _rt_hook they would be local to it
 _rt_moved=       # the number of the last command, if it was a `cd`
+_rt_kept=        # the file for what the `$(…)` of a command prints, of which this is the first command:
+_rt_inner=
 builtin eval 'exec 192<>"$_rt_reply" 191>"$_rt_reply.ask"'
 
 # Its arguments: the status of the command before; `trap -p` if that may have set a trap; the command; its line; the
@@ -7179,8 +7181,11 @@ _rt_hook() {
     _rt_send moved "$_rt_moved" "$PWD"
     _rt_moved=
   }
-  case $_rt_after in any | "$BASHPID") _rt_report_end ;; esac
-  _rt_after=()
+  case $_rt_after in
+    any | "$BASHPID") _rt_report_end ;;
+    ?*) [[ ! $_rt_inner || $_rt_command != "$_rt_inner"* ]] || _rt_enter ;;
+  esac
+  _rt_after=() _rt_inner=
   case ${_rt_flags//[!T]/}:$_rt_command in
     *_rt_rest*) ;;    # the script sets a trap again as `trap -p` has shown it, with our part
     :* | *FUNCNEST* | T:set\ +*T* | T:set\ -[!-]*+*T* | T:set\ -k* | T:set\ -[!-]*k* | *:set\ *posix* | \
@@ -7293,16 +7298,6 @@ _rt_remove() {
   builtin eval "exec 194>&-"
   _rt_stand_in=
 }
-_rt_report_end() {     # reports how the command before has ended
-  local _rt_text= IFS=' '
-  if ((${#_rt_after[@]} > 3)); then
-    local _rt_path=$_rt_folder/$BASHPID.$((++_rt_asked))    # a new file: ext4 takes milliseconds to overwrite one
-    builtin declare -p "${_rt_after[@]:3}" >|"$_rt_path"
-    _rt_text=$_rt_path
-  fi
-  _rt_send "${_rt_after[1]}" "${_rt_after[2]}" "$_rt_piped" "$PWD" "$_rt_text"
-  _rt_after=()
-}
 """
 # SHELL_HOOK: what the script's shell does with each kind of command. SCOUT_HOOK: what the scout does.
 SHELL_HOOK = r"""
@@ -7322,6 +7317,7 @@ _rt_other() {    # a command for which the scout waits: its number, its name, th
   esac
 }
 _rt_watch() {    # lets a function that reports its end take the place of a command
+  [[ ${BASH_VERSINFO[0]}:$BASHOPTS != 4:*expand_aliases* ]] || builtin return     # see _rt_start
   _rt_after=here
   _rt_replace "$1" _rt_report
 }
@@ -7336,6 +7332,26 @@ _rt_report() {   # runs a command, and reports its end
   local _rt_piped=$?
   _rt_report_end
   builtin return "$_rt_piped"
+}
+_rt_report_end() {     # reports how the command before has ended
+  local _rt_text= IFS=' '
+  if [[ -e $_rt_kept ]]; then
+    _rt_text=$_rt_kept
+  elif ((${#_rt_after[@]} > 3)); then
+    _rt_text=$_rt_folder/$BASHPID.$((++_rt_asked))    # a new file: ext4 takes milliseconds to overwrite one
+    builtin declare -p "${_rt_after[@]:3}" >|"$_rt_text"
+  fi
+  _rt_send "${_rt_after[1]}" "${_rt_after[2]}" "$_rt_piped" "$PWD" "$_rt_text"
+  _rt_after=() _rt_kept=
+}
+_rt_keeps() {    # as _rt_other, for a builtin with one `$(…)`: number, name, the first command in that
+  _rt_inner=$3
+  _rt_other "$1" "$2"
+  _rt_kept=$_rt_folder/$BASHPID.$((++_rt_asked))
+}
+_rt_enter() {    # in the `$(…)`: what it prints goes to a file, too
+  builtin eval 'exec 1> >(builtin command -- "$_rt_tee" "$_rt_kept")'
+  _rt_kept= _rt_unwatched=1
 }
 _rt_sees() { [[ ! $_rt_scouted ]] || _rt_send did "$1"; }    # both run it
 _rt_meets() { [[ ! $_rt_scouted ]] || _rt_send met "$1"; }    # both run it, the scout when the shell has come to it
@@ -7411,6 +7427,15 @@ _rt_other() {
 }
 _rt_lost() {     # it can go no further
   while :; do _rt_ask lost "$1 \`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line)"; done
+}
+_rt_keeps() { _rt_other "$1"; }
+_rt_gives() {    # runs a command, whose `$(…)` prints this and has this status: status, text, its first command
+  _rt_after=("$BASHPID" "$@") _rt_inner=$3 _rt_skip=
+}
+_rt_report_end() { :; }
+_rt_enter() {
+  builtin printf %s "${_rt_after[2]}"
+  builtin exit "${_rt_after[1]}"
 }
 _rt_meets() { _rt_ask wait "$1"; }
 _rt_itself() { _rt_ask wait "$1"; }
@@ -7525,6 +7550,7 @@ class ScriptShell:
             "folder": self.folder,
             "mkfifo": find_program("mkfifo") or "mkfifo",
             "cat": find_program("cat") or "cat",
+            "tee": find_program("tee") or "tee",
             "scouted": "1" * has_scout,
             "trace": f"/proc/{os.getpid()}/fd/{self.stream}",
             "bash_env": os.environ.get("BASH_ENV", ""),
@@ -7697,6 +7723,26 @@ def read_program(mark: str, known: Dict[bytes, Any]) -> Program | None:
     umask, _, directory = to_text(place[:-1]).partition("\n")
     key = key_of([*words, umask, directory, state])
     return Program(words, environment, directory, int(umask, 8), key)
+
+
+def first_inside(node: Node) -> str:
+    """The first command in the only `$(…)` of a command.
+
+    Empty if there are several, or more in it than simple commands: for them bash calls our trap in other processes.
+    """
+    inner = list(substituted_commands(node.text))
+    runs = re.findall(RUNS_INSIDE, re.sub("`[^`]*`", "`", node.text))
+    if len(runs) != 1 or not inner or any(each.kind for each in inner):
+        return ""
+    return " ".join(words_of(inner[0]))
+
+
+def kept_from(node: Node) -> str:
+    """For a builtin that the scout can run if it knows what its `$(…)` has printed, the first command in that."""
+    is_builtin = node.name in CALM and not files_of(node)
+    if is_builtin and (is_open(node) or node.name in NATIVE):
+        return first_inside(node)
+    return ""
 
 
 def is_open(node: Node) -> bool:
@@ -7964,6 +8010,8 @@ class Script:
             way = "_rt_look"
             if is_among(node, BLIND):
                 way = "_rt_peek"
+        elif kept_from(node):
+            return f"_rt_keeps {command.number} '{node.name}' {shlex.quote(kept_from(node))}"
         name = node.name * (re.fullmatch(PLAIN_NAME, node.name) is not None)
         code = " ".join([way, command.number, shlex.quote(name), *names])
         if node.assigned and node.words:
@@ -7971,18 +8019,27 @@ class Script:
         return code
 
 
-def end_of(node: Node, status: int, directory: str, values: str) -> str:
-    """Bash by which the scout takes over a command's end in the shell: status, folder, variables (by `declare -p`)."""
+def end_of(node: Node, status: int, directory: str, values: str | None) -> str:
+    """Bash by which the scout takes over a command's end in the shell: status, folder, variables (by `declare -p`).
+
+    Or, instead of these, what its `$(…)` has printed.
+    """
     is_native = node.name in NATIVE
     must_fail = status != 0 and not is_native
     is_plain = re.fullmatch(PLAIN_NAME, node.name) is not None
     can_fail = is_plain and not files_of(node)
-    if is_open(node) or (must_fail and not can_fail):
-        return "_rt_lost 'only bash knows what changes by'"
     folder = shlex.quote(directory)
     lines = [f"[[ $PWD == {folder} ]] || cd -- {folder}"]
+    first = shlex.quote(first_inside(node))
+    native = f"_rt_native {status}" * is_native
+    if kept_from(node) and values is not None:
+        return "\n".join([*lines, native, f"_rt_gives 0 {shlex.quote(values)} {first}"])
+    gets = re.fullmatch(rf"({NAME})=(\"?)(?:\$\([\s\S]*\)|`[^`]*`)\2", node.text)
+    can_fail |= gets is not None and first != "''"
+    if is_open(node) or (must_fail and not can_fail):
+        return "_rt_lost 'only bash knows what changes by'"
     is_local = node.name in ("local", "declare", "typeset") and " -g" not in node.text
-    for flags, name, value in re.findall(VARIABLE, values):
+    for flags, name, value in re.findall(VARIABLE, values or ""):
         if "r" in flags and node.name == "export":
             continue  # among all that is exported, bash's own cannot be set
         lines.append(f"{name}{value}")
@@ -7990,11 +8047,11 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
             lines[-1] = f"_rt_replay+={shlex.quote(f'declare -{flags} {name}{value};')}"
         elif "x" in flags:
             lines.append(f"export {name}")
-    if is_native and (
-        status or re.search(rf"\(\(|=~|{DOES}", node.text)
-    ):  # it may set something
-        lines.append(f"_rt_native {status}")
-    if must_fail:
+    if status or re.search(rf"\(\(|=~|{DOES}", node.text):  # it may set something
+        lines.append(native)
+    if must_fail and gets:
+        lines.append(f'_rt_gives {status} "${gets.group(1)}" {first}')
+    elif must_fail:
         lines.append(f"_rt_fail {status} {node.name}")
     return "\n".join(lines)
 
@@ -8397,10 +8454,10 @@ class ScriptRun(Run):
         self.on_did(number, is_past=int(pid) == self.shell.process.pid)
         if command.node.name == "exec":  # for all tests behind it
             self.is_split = bool(splits_output(command.node))
-        values = ""
+        values = None
         if path:
             with open(path, "rb") as file:
-                values = to_text(file.read())
+                values = to_text(file.read().replace(b"\0", b""))
             os.unlink(path)
         self.command_ends[number].append(end_of(command.node, int(status), directory, values))
 

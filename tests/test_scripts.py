@@ -77,7 +77,7 @@ KINDS: Mapping[Sequence[Any], Sequence[str]] = {
     (9, "exec > f"): ["_rt_other"], (9, "exec make"): ["_rt_other"], (9, "trap x EXIT"): ["_rt_trapped"],
     (9, "wait"): ["_rt_other"], (9, "exit $?"): ["calm"], (9, "for i in a b"): ["calm"], (9, "((i++))"): ["calm"],
     (9, "command -v x"): ["_rt_sees"], (9, "for i in a*"): ["_rt_sees"],
-    (9, "command x"): ["_rt_other"], (9, "eval $(x)"): ["_rt_other"]}
+    (9, "command x"): ["_rt_other"], (9, "eval $(x)"): ["_rt_keeps"], (9, "eval $(x)$(y)"): ["_rt_other"]}
 
 
 def lines(*text: str) -> str:
@@ -967,7 +967,7 @@ class ScoutTest(TrialCase):
     def test_where_it_is_lost(self) -> None:
         """One line says where; the rest runs one by one, with bash's status."""
         for name, where, why in (
-            ("eval", 'eval "$(pip3 --echo=X=3)"', "only bash knows what changes by `eval "),
+            ("eval", 'eval "$(pip3 --echo=X=3)$(true)"', "only bash knows what changes by `eval "),
             ("a block", "{ python3 x $X || test_fail x; } >log", "a block writes log"),
             ("a function", 'f() { echo "$1"; }; f 1 >log', "only bash can run `f 1 > log`"),
             ("a value", "for i in $(pip3 x); do X=4; done", "it cannot run, in a job or a `$(…)`, `pip3 x`"),
@@ -1002,6 +1002,16 @@ class AheadTest(ScriptCase):
             "exit $RET")
         self.assertEqual((sorted(began(self.events(ran))[-2:]), ran.err),
                          (["python3 q sub --beside=r", "python3 r else-or-no-end --beside=q"], ""))
+
+    def test_what_a_builtin_gets_reaches_it(self) -> None:
+        """By its only `$(…)`: its output, also where it is code, and its status."""
+        ran = self.overlap(
+            2, """eval "$(pip3 --echo='f() { pytest "$@"; }; A=a')"; source <(pip3 --echo=B=b)""",
+            'C=$(pip3 --echo=c --exit=3) || C+=d', '[[ $(pip3 --echo=e) == x ]] || C+=e',
+            'if [[ $(pip3 --echo=f) =~ (.) ]]; then C+=${BASH_REMATCH[1]}; fi', "set -- $(pip3 --echo='g h')",
+            '(eval "$(pip3 --echo=D=i)"; pip3 $D; exit 4) || C+=$?', 'f $A$C --beside=b$2', 'f $B$2 --beside=$A$C')
+        self.assertEqual(sorted(began(self.events(ran))[-2:]),
+                         ["pytest acdef4 --beside=bh", "pytest bh --beside=acdef4"])
 
     def test_tests_overlap_wherever_they_stand(self) -> None:
         """In pipelines, subshells, jobs, functions and conditions."""
