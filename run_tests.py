@@ -6744,6 +6744,9 @@ SHOWS_TRAPS = r"\bset\s.*[vx$]|xtrace|verbose|shopt\s.*\$"
 VALUE = r"\$(?:[\w@*#]+|\{!?\w+[^}=?`$@]*\})"
 NO_LABEL = '""'
 LABEL = rf"""(?:{VALUE}|[^"'\\`$]|"(?:{VALUE}|[^"\\`$])*")*"""
+# What the hook does first for a command in a job, or in a `$(…)`.
+IN_JOB = "_rt_aside job; "
+IN_VALUE = "_rt_aside value; "
 # How a script would use a descriptor of the hook's.
 OWN_DESCRIPTORS = r"\b19[1-4][<>]|[<>]&19[1-4]\b"
 # The least `ulimit -n` for a script's shell: the hook's descriptors are below 200.
@@ -6865,9 +6868,8 @@ class ScriptFile:
         self.filters: Dict[Words, bool] = {}  # to whether it ends its pipeline
         # By name of a variable, the commands that may use it: their text has that name.
         self.commands_by_name: Dict[str, List[Node]] = defaultdict(list)
-        # Where commands stand in it, as `places_of` has it, neither in a `$(…)` nor in a job, to whether another one of
-        # the same pipeline follows.
-        self.statements: Dict[Any, bool] = {}
+        # By line and words of each command, what the hook does first for it.
+        self.statements: Dict[Any, str] = {}
         # By line, what `#:` says of it, or above it of all lines below.
         self.attributes: Dict[int, Attributes] = defaultdict(Attributes)
         reader = Reader(text)
@@ -6880,23 +6882,32 @@ class ScriptFile:
         self.functions = functions_in(reader.nodes)
         self.by_place: Dict[Any, List[Site]] = defaultdict(list)
         for site in self.sites:
-            for place in self.places_of(site.node):
-                self.by_place[place].append(site)
+            for line in self.lines_of(site.node, site.node.text):
+                self.by_place[(line, *words_of(site.node))].append(site)
 
     def line_of(self, offset: int) -> int:
         return bisect_right(self.breaks, offset) + 1
 
-    def places_of(self, node: Node) -> List[Any]:
-        """Where bash may say that a command stands: on a line of it, not always the first, by its words or as `eval`.
-
-        The commands that are the words of an `eval` have its line, too.
-        """
+    def lines_of(self, node: Node, text: str) -> Sequence[int]:
+        """The lines of a command with this text. Bash does not always name the first as that where it stands."""
         first = self.line_of(node.start)
-        lines = range(first, first + node.text.count("\n") + 1)
-        places = [(line, *words_of(node)) for line in lines]
-        if node.name == "eval":
-            places += [(line, "eval") for line in lines]
-        return places
+        return range(first, first + text.count("\n") + 1)
+
+    def note_place(self, node: Node, text: str, runs_beside: bool) -> None:
+        """Note where a command stands, and those in its `$(…)`."""
+        way = "_rt_joins=1; " * (node.after in PIPES)
+        if runs_beside:
+            way = IN_JOB
+        ways = [(words_of(node), way)]
+        if node.name == "eval":  # the commands in its words have its line, too
+            ways.append(([node.name], way))
+        ways += [(words_of(inner), IN_VALUE) for inner in walk(substituted_commands(text))]
+        for line in self.lines_of(node, text):
+            for words, way in ways:
+                if self.statements.setdefault((line, *words), way) != way:
+                    self.statements[(line, *words)] = (
+                        IN_JOB  # bash does not tell one from the other
+                    )
 
     def read_attributes(self, reader: Reader) -> None:
         """Note what each `#:` says: of its line, or, where it stands alone, of all lines up to the next such one."""
@@ -6938,9 +6949,7 @@ class ScriptFile:
                 text = node.text * (not node.kind) or head_of(node)
                 for name in re.findall(NAME, text):
                     self.commands_by_name[name].append(node)
-                if not runs_beside:
-                    is_piped = node.after in PIPES
-                    self.statements.update(dict.fromkeys(self.places_of(node), is_piped))
+                self.note_place(node, text, runs_beside)
                 if node.kind:
                     self.visit_block(node, own_label, runs_beside)
                 elif node is handled_node or (looks_count and self.is_test(node)):
@@ -7152,11 +7161,11 @@ builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 builtin declare -A _rt_known _rt_texts
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_stand_in= _rt_after=() _rt_label= _rt_level=0
-_rt_unwatched= _rt_alone= _rt_traps= _rt_tested= _rt_files=() _rt_uses_stub= _rt_hides= _rt_enters=
+_rt_alone= _rt_traps= _rt_tested= _rt_files=() _rt_uses_stub= _rt_hides= _rt_enters=
 _rt_replay=      # declarations for the scout; the trap runs them: in _rt_hook they would be local to it
 _rt_moved=       # the number of the last command, if it was a `cd`
-_rt_kept=        # the file for what the `$(…)` of a command prints, of which this is the first command:
-_rt_inner=
+_rt_within=      # `job` in a job, for whose end nobody waits; `value` in a `$(…)`, `kept` if its output is kept, or
+                 # `skipped` if its command is one that the scout skips
 builtin eval 'exec 192<>"$_rt_reply" 191>"$_rt_reply.ask"'
 
 # Its arguments: the status of the command before; `trap -p` if that may have set a trap; the command; its line; the
@@ -7173,7 +7182,7 @@ _rt_hook() {
   local _rt_begins=$_rt_enters     # as a function begins, bash calls the trap a second time for its call
   _rt_enters=
   [[ $_rt_begins != "${FUNCNAME[1]-}:$_rt_command" ]] || builtin return 1
-  local _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place _rt_joins=
+  local _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place _rt_joins= _rt_outer=()
   [[ $_rt_traps != "$BASHPID" ]] || _rt_mend_traps "$2"
   [[ ! $_rt_stand_in ]] || _rt_remove
   _rt_tested= _rt_replay=
@@ -7183,9 +7192,9 @@ _rt_hook() {
   }
   case $_rt_after in
     any | "$BASHPID") _rt_report_end ;;
-    ?*) [[ ! $_rt_inner || $_rt_command != "$_rt_inner"* ]] || _rt_enter ;;
+    ?*) _rt_outer=("${_rt_after[@]}") ;;
   esac
-  _rt_after=() _rt_inner=
+  _rt_after=()
   case ${_rt_flags//[!T]/}:$_rt_command in
     *_rt_rest*) ;;    # the script sets a trap again as `trap -p` has shown it, with our part
     :* | *FUNCNEST* | T:set\ +*T* | T:set\ -[!-]*+*T* | T:set\ -k* | T:set\ -[!-]*k* | *:set\ *posix* | \
@@ -7242,8 +7251,10 @@ _rt_move() {     # a `cd`: both run it; before its next command each reports whe
     _rt_sees "$1"
   fi
 }
-_rt_aside() {    # a command of a `$(…)`, whose output is read, or of a job, for whose end nobody waits
-  [[ $BASHPID == "$_rt_shell" ]] || _rt_unwatched=1
+_rt_aside() {    # a command that stands in a `$(…)` or in a job
+  [[ $BASHPID != "$_rt_shell" && ! $_rt_within ]] || builtin return
+  _rt_within=$1
+  [[ $1 != value || ! $_rt_outer ]] || _rt_skipped
 }
 _rt_each() {     # a command that is a test or not by the values of its words: its number, its words
   case " $* " in *\ set\ * | *\ shopt\ *) _rt_hide ;; esac
@@ -7278,14 +7289,14 @@ _rt_is_program() {    # whether the first word of a command names a program that
   esac
 }
 _rt_peek() {     # a program that only looks: the scout runs it, too, where the script reads its output
-  if [[ $_rt_unwatched ]]; then
+  if [[ $_rt_within ]]; then
     _rt_skip=
   else
     _rt_other "$@"
   fi
 }
 _rt_look() {     # one that may see files of tests: there the scout waits until the shell has come to it
-  [[ ! $_rt_unwatched ]] || _rt_meets "$1"
+  [[ ! $_rt_within ]] || _rt_meets "$1"
   _rt_peek "$@"
 }
 _rt_uncover() {  # removes our function or stub from a test's place, so that bash finds the program again
@@ -7305,7 +7316,10 @@ _rt_skips=       # it skips no command
 _rt_other() {    # a command for which the scout waits: its number, its name, the variables that it may set
   [[ $_rt_scouted ]] || builtin return
   _rt_send did "$1"
-  [[ ! $_rt_unwatched ]] || builtin return
+  [[ ! $_rt_within ]] || {
+    _rt_keep "$1"
+    builtin return
+  }
   # The next command reports its end. A subshell behind it may do so first, but a `$(…)` inside it must not.
   _rt_after=(any past "$1:$BASHPID:$((++_rt_asked))" "${@:3}")
   [[ $BASHPID == "$_rt_shell" && $_rt_command != *[\`\(]* ]] || _rt_after=$BASHPID
@@ -7315,6 +7329,26 @@ _rt_other() {    # a command for which the scout waits: its number, its name, th
     '[' | echo | kill | mapfile | printf | read | readarray | test | wait) _rt_watch "$2" ;;
     *) ! _rt_is_program "$2" || _rt_watch "$2" ;;
   esac
+}
+_rt_keep() {     # in a `$(…)` that the scout comes to as well: what is printed from here on goes to a file, too
+  [[ $_rt_within == value && -p /dev/fd/1 && ! /dev/fd/1 -ef $_rt_trace ]] || builtin return
+  local _rt_path=$_rt_folder/$BASHPID.$((++_rt_asked))
+  builtin eval 'exec 1> >(_rt_copy "$1" "$_rt_path")'
+  _rt_within=kept
+}
+_rt_copy() {
+  builtin set +f
+  for _rt_fd in /proc/$BASHPID/fd/*; do      # the ends of a pipeline's pipe, perhaps: a reader would wait for us
+    case ${_rt_fd##*/} in
+      [0-2] | 191) ;;
+      *) builtin eval "exec ${_rt_fd##*/}>&-" ;;
+    esac
+  done
+  builtin command -- "$_rt_tee" "$2"
+  _rt_send printed "$@"
+}
+_rt_skipped() {  # in a `$(…)` to which the scout does not come
+  _rt_within=skipped
 }
 _rt_watch() {    # lets a function that reports its end take the place of a command
   [[ ${BASH_VERSINFO[0]}:$BASHOPTS != 4:*expand_aliases* ]] || builtin return     # see _rt_start
@@ -7335,23 +7369,12 @@ _rt_report() {   # runs a command, and reports its end
 }
 _rt_report_end() {     # reports how the command before has ended
   local _rt_text= IFS=' '
-  if [[ -e $_rt_kept ]]; then
-    _rt_text=$_rt_kept
-  elif ((${#_rt_after[@]} > 3)); then
+  if ((${#_rt_after[@]} > 3)); then
     _rt_text=$_rt_folder/$BASHPID.$((++_rt_asked))    # a new file: ext4 takes milliseconds to overwrite one
     builtin declare -p "${_rt_after[@]:3}" >|"$_rt_text"
   fi
   _rt_send "${_rt_after[1]}" "${_rt_after[2]}" "$_rt_piped" "$PWD" "$_rt_text"
-  _rt_after=() _rt_kept=
-}
-_rt_keeps() {    # as _rt_other, for a builtin with one `$(…)`: number, name, the first command in that
-  _rt_inner=$3
-  _rt_other "$1" "$2"
-  _rt_kept=$_rt_folder/$BASHPID.$((++_rt_asked))
-}
-_rt_enter() {    # in the `$(…)`: what it prints goes to a file, too
-  builtin eval 'exec 1> >(builtin command -- "$_rt_tee" "$_rt_kept")'
-  _rt_kept= _rt_unwatched=1
+  _rt_after=()
 }
 _rt_sees() { [[ ! $_rt_scouted ]] || _rt_send did "$1"; }    # both run it
 _rt_meets() { [[ ! $_rt_scouted ]] || _rt_send met "$1"; }    # both run it, the scout when the shell has come to it
@@ -7422,21 +7445,20 @@ SCOUT_HOOK = r"""
 _rt_skips=1      # it skips each command, unless the code for the command says that it runs it
 _rt_behind=      # it may have gone another way than the shell, and waits at the next test
 _rt_other() {
-  [[ ! $_rt_unwatched ]] || _rt_lost "it cannot run, in a job or a \`\$(…)\`,"
+  [[ $_rt_within != job ]] || _rt_lost "it cannot run, in a job,"
   _rt_ask wait "$1"
 }
 _rt_lost() {     # it can go no further
   while :; do _rt_ask lost "$1 \`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line)"; done
 }
-_rt_keeps() { _rt_other "$1"; }
-_rt_gives() {    # runs a command, whose `$(…)` prints this and has this status: status, text, its first command
-  _rt_after=("$BASHPID" "$@") _rt_inner=$3 _rt_skip=
+_rt_gives() {    # runs `x=$(…)`, which is to end with this status and to print this
+  _rt_after=("$BASHPID" "$@") _rt_skip=
+}
+_rt_skipped() {  # in that
+  builtin printf %s "${_rt_outer[2]}"
+  builtin exit "${_rt_outer[1]}"
 }
 _rt_report_end() { :; }
-_rt_enter() {
-  builtin printf %s "${_rt_after[2]}"
-  builtin exit "${_rt_after[1]}"
-}
 _rt_meets() { _rt_ask wait "$1"; }
 _rt_itself() { _rt_ask wait "$1"; }
 _rt_start() {    # a test, as _rt_test has it; its words as bash are empty if only the shell may expand them
@@ -7725,24 +7747,11 @@ def read_program(mark: str, known: Dict[bytes, Any]) -> Program | None:
     return Program(words, environment, directory, int(umask, 8), key)
 
 
-def first_inside(node: Node) -> str:
-    """The first command in the only `$(…)` of a command.
-
-    Empty if there are several, or more in it than simple commands: for them bash calls our trap in other processes.
-    """
-    inner = list(substituted_commands(node.text))
-    runs = re.findall(RUNS_INSIDE, re.sub("`[^`]*`", "`", node.text))
-    if len(runs) != 1 or not inner or any(each.kind for each in inner):
-        return ""
-    return " ".join(words_of(inner[0]))
-
-
-def kept_from(node: Node) -> str:
-    """For a builtin that the scout can run if it knows what its `$(…)` has printed, the first command in that."""
-    is_builtin = node.name in CALM and not files_of(node)
-    if is_builtin and (is_open(node) or node.name in NATIVE):
-        return first_inside(node)
-    return ""
+def is_told(node: Node) -> bool:
+    """Whether a builtin does in the scout what it does in the shell once it knows what each `$(…)` in it prints."""
+    is_builtin = node.name in CALM - {"command", "builtin"} and not files_of(node)
+    sets = is_open(node) or node.name in NATIVE
+    return is_builtin and sets and not re.search(VALUES_THAT_DIFFER, node.text)
 
 
 def is_open(node: Node) -> bool:
@@ -7903,13 +7912,9 @@ class Script:
         node = nodes[0]
         node.text = text  # with its here-document
         code = self.code_of(self.add(Site(file, line, node)), functions)
-        in_eval = file.statements.get((line, "eval"))
-        is_piped = file.statements.get((line, *words_of(node)), in_eval)
-        if code == "calm":
-            return code
-        if is_piped is None:
-            return f"_rt_aside; {code}"
-        return "_rt_joins=1; " * is_piped + code
+        way = file.statements.get((line, "eval"), IN_VALUE)
+        way = file.statements.get((line, *words_of(node)), way)
+        return way * (code != "calm") + code
 
     def code_of(self, command: Site, functions: Sequence[str]) -> str:
         """What a command is, as `kind` has it."""
@@ -8005,13 +8010,13 @@ class Script:
             return f"_rt_pass {command.number * is_last}"
         if shows or re.match(self.options.calm, node.name):
             return "_rt_pass"
+        if is_told(node):
+            return f"_rt_meets {command.number}; _rt_skip= " + "_rt_behind=1" * looks_out(node)
         way = "_rt_other"
         if looks_only(node):
             way = "_rt_look"
             if is_among(node, BLIND):
                 way = "_rt_peek"
-        elif kept_from(node):
-            return f"_rt_keeps {command.number} '{node.name}' {shlex.quote(kept_from(node))}"
         name = node.name * (re.fullmatch(PLAIN_NAME, node.name) is not None)
         code = " ".join([way, command.number, shlex.quote(name), *names])
         if node.assigned and node.words:
@@ -8019,27 +8024,19 @@ class Script:
         return code
 
 
-def end_of(node: Node, status: int, directory: str, values: str | None) -> str:
-    """Bash by which the scout takes over a command's end in the shell: status, folder, variables (by `declare -p`).
-
-    Or, instead of these, what its `$(…)` has printed.
-    """
+def end_of(node: Node, status: int, directory: str, values: str) -> str:
+    """Bash by which the scout takes over a command's end in the shell: status, folder, variables (by `declare -p`)."""
     is_native = node.name in NATIVE
     must_fail = status != 0 and not is_native
     is_plain = re.fullmatch(PLAIN_NAME, node.name) is not None
     can_fail = is_plain and not files_of(node)
+    gets = re.fullmatch(rf"({NAME})=(\"?)(?:\$\([\s\S]*\)|`[^`]*`)\2", node.text)
+    if is_open(node) or (must_fail and not (can_fail or gets)):
+        return "_rt_lost 'only bash knows what changes by'"
     folder = shlex.quote(directory)
     lines = [f"[[ $PWD == {folder} ]] || cd -- {folder}"]
-    first = shlex.quote(first_inside(node))
-    native = f"_rt_native {status}" * is_native
-    if kept_from(node) and values is not None:
-        return "\n".join([*lines, native, f"_rt_gives 0 {shlex.quote(values)} {first}"])
-    gets = re.fullmatch(rf"({NAME})=(\"?)(?:\$\([\s\S]*\)|`[^`]*`)\2", node.text)
-    can_fail |= gets is not None and first != "''"
-    if is_open(node) or (must_fail and not can_fail):
-        return "_rt_lost 'only bash knows what changes by'"
     is_local = node.name in ("local", "declare", "typeset") and " -g" not in node.text
-    for flags, name, value in re.findall(VARIABLE, values or ""):
+    for flags, name, value in re.findall(VARIABLE, values):
         if "r" in flags and node.name == "export":
             continue  # among all that is exported, bash's own cannot be set
         lines.append(f"{name}{value}")
@@ -8047,10 +8044,10 @@ def end_of(node: Node, status: int, directory: str, values: str | None) -> str:
             lines[-1] = f"_rt_replay+={shlex.quote(f'declare -{flags} {name}{value};')}"
         elif "x" in flags:
             lines.append(f"export {name}")
-    if status or re.search(rf"\(\(|=~|{DOES}", node.text):  # it may set something
-        lines.append(native)
+    if is_native:
+        lines.append(f"_rt_native {status}")
     if must_fail and gets:
-        lines.append(f'_rt_gives {status} "${gets.group(1)}" {first}')
+        lines.append(f'_rt_gives {status} "${gets.group(1)}"')
     elif must_fail:
         lines.append(f"_rt_fail {status} {node.name}")
     return "\n".join(lines)
@@ -8454,10 +8451,10 @@ class ScriptRun(Run):
         self.on_did(number, is_past=int(pid) == self.shell.process.pid)
         if command.node.name == "exec":  # for all tests behind it
             self.is_split = bool(splits_output(command.node))
-        values = None
+        values = ""
         if path:
             with open(path, "rb") as file:
-                values = to_text(file.read().replace(b"\0", b""))
+                values = to_text(file.read())
             os.unlink(path)
         self.command_ends[number].append(end_of(command.node, int(status), directory, values))
 
@@ -8504,6 +8501,10 @@ class ScriptRun(Run):
         """The shell begins a command that the scout runs, too, but not earlier: both are to see the same files."""
         self.on_did(number)
         self.command_ends[number].append("")
+
+    def on_printed(self, number: str, path: str) -> None:
+        """What a `$(…)` prints from its first command on that the scout cannot run is in this file."""
+        self.command_ends[number].append(f"_rt_print {shlex.quote(path)}; builtin exit")
 
     def on_moved(self, number: str, directory: str) -> None:
         """A shell has come through a `cd`. Where the scout was elsewhere behind that, a test may have made a folder."""
