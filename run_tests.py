@@ -6744,9 +6744,6 @@ SHOWS_TRAPS = r"\bset\s.*[vx$]|xtrace|verbose|shopt\s.*\$"
 VALUE = r"\$(?:[\w@*#]+|\{!?\w+[^}=?`$@]*\})"
 NO_LABEL = '""'
 LABEL = rf"""(?:{VALUE}|[^"'\\`$]|"(?:{VALUE}|[^"\\`$])*")*"""
-# What the hook does first for a command in a job, or in a `$(…)`.
-IN_JOB = "_rt_aside job; "
-IN_VALUE = "_rt_aside value; "
 # How a script would use a descriptor of the hook's.
 OWN_DESCRIPTORS = r"\b19[1-4][<>]|[<>]&19[1-4]\b"
 # The least `ulimit -n` for a script's shell: the hook's descriptors are below 200.
@@ -6868,8 +6865,9 @@ class ScriptFile:
         self.filters: Dict[Words, bool] = {}  # to whether it ends its pipeline
         # By name of a variable, the commands that may use it: their text has that name.
         self.commands_by_name: Dict[str, List[Node]] = defaultdict(list)
-        # By line and words of each command, what the hook does first for it.
-        self.statements: Dict[Any, str] = {}
+        # By line and words of each command, how it stands: the operator behind it, `<` behind a pipe, `&` in a job, and
+        # `$` in a `$(…)`.
+        self.ways: Dict[Any, Set[str]] = defaultdict(set)
         # By line, what `#:` says of it, or above it of all lines below.
         self.attributes: Dict[int, Attributes] = defaultdict(Attributes)
         reader = Reader(text)
@@ -6893,21 +6891,15 @@ class ScriptFile:
         first = self.line_of(node.start)
         return range(first, first + text.count("\n") + 1)
 
-    def note_place(self, node: Node, text: str, runs_beside: bool) -> None:
-        """Note where a command stands, and those in its `$(…)`."""
-        way = "_rt_joins=1; " * (node.after in PIPES)
-        if runs_beside:
-            way = IN_JOB
-        ways = [(words_of(node), way)]
-        if node.name == "eval":  # the commands in its words have its line, too
-            ways.append(([node.name], way))
-        ways += [(words_of(inner), IN_VALUE) for inner in walk(substituted_commands(text))]
+    def note_ways(self, node: Node, text: str, runs_beside: bool) -> None:
+        """Note how a command stands, and those in its `$(…)`."""
+        ways = {node.after, "<" * (node.before in PIPES), "&" * runs_beside}
         for line in self.lines_of(node, text):
-            for words, way in ways:
-                if self.statements.setdefault((line, *words), way) != way:
-                    self.statements[(line, *words)] = (
-                        IN_JOB  # bash does not tell one from the other
-                    )
+            self.ways[(line, *words_of(node))] |= ways
+            if node.name == "eval":  # the commands in its words have its line, too
+                self.ways[(line, node.name)] |= ways
+            for inner in walk(substituted_commands(text)):
+                self.ways[(line, *words_of(inner))].add("$")
 
     def read_attributes(self, reader: Reader) -> None:
         """Note what each `#:` says: of its line, or, where it stands alone, of all lines up to the next such one."""
@@ -6949,7 +6941,7 @@ class ScriptFile:
                 text = node.text * (not node.kind) or head_of(node)
                 for name in re.findall(NAME, text):
                     self.commands_by_name[name].append(node)
-                self.note_place(node, text, runs_beside)
+                self.note_ways(node, text, runs_beside)
                 if node.kind:
                     self.visit_block(node, own_label, runs_beside)
                 elif node is handled_node or (looks_count and self.is_test(node)):
@@ -7067,7 +7059,7 @@ class ScriptFile:
 #                  cannot start; 1 if it asks for that next           it has ended there
 #   scout  lost    what it cannot go through                          no answer: it is ended
 #   shell  past    number and turn, status, folder, variables         no answer: a command has ended that is no test
-#   shell  did     number                                             no answer: it begins
+#   shell  did     number; 2 if its end is told, too                  no answer: it begins
 #   shell  met     number                                             no answer: it begins, and the scout may run it
 #   shell  trapped name of a trap, its commands                       no answer: it runs
 #   shell  ran     number and label, status                           no answer: bash has run a test itself
@@ -7162,7 +7154,7 @@ builtin declare -A _rt_known _rt_texts
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_stand_in= _rt_after=() _rt_label= _rt_level=0
 _rt_alone= _rt_traps= _rt_tested= _rt_files=() _rt_uses_stub= _rt_hides= _rt_enters=
-_rt_replay=      # declarations for the scout; the trap runs them: in _rt_hook they would be local to it
+_rt_replay=      # what the trap itself runs: declarations for the scout, which in _rt_hook would be local to it
 _rt_moved=       # the number of the last command, if it was a `cd`
 _rt_within=      # `job` in a job, for whose end nobody waits; `value` in a `$(…)`, `kept` if its output is kept, or
                  # `skipped` if its command is one that the scout skips
@@ -7171,6 +7163,7 @@ builtin eval 'exec 192<>"$_rt_reply" 191>"$_rt_reply.ask"'
 # Its arguments: the status of the command before; `trap -p` if that may have set a trap; the command; its line; the
 # positional parameters; and `$_`, which keeps its value by being the last argument.
 _rt_hook() {
+  _rt_replay=
   [[ $3 != 'builtin return' ]] || {      # a trap begins behind a test: BASH_COMMAND is still the last of our function
     _rt_remove
     builtin return 1
@@ -7182,10 +7175,10 @@ _rt_hook() {
   local _rt_begins=$_rt_enters     # as a function begins, bash calls the trap a second time for its call
   _rt_enters=
   [[ $_rt_begins != "${FUNCNAME[1]-}:$_rt_command" ]] || builtin return 1
-  local _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place _rt_joins= _rt_outer=()
+  local _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place _rt_joins= _rt_gets= _rt_outer=()
   [[ $_rt_traps != "$BASHPID" ]] || _rt_mend_traps "$2"
   [[ ! $_rt_stand_in ]] || _rt_remove
-  _rt_tested= _rt_replay=
+  _rt_tested=
   [[ ! $_rt_moved || $BASHPID != "$_rt_shell" ]] || {
     _rt_send moved "$_rt_moved" "$PWD"
     _rt_moved=
@@ -7216,6 +7209,8 @@ _rt_hook() {
     _rt_known[$_rt_place]=$_rt_code
   }
   _rt_do
+  # Else the status of a pipeline would be that of the last command that is not skipped.
+  [[ ! $_rt_skip || ! $_rt_gets ]] || _rt_fail 0 "$_rt_gets"
   [[ ! $_rt_skip ]] || builtin shopt -s extdebug
   [[ $_rt_skip ]]
 }
@@ -7315,11 +7310,12 @@ SHELL_HOOK = r"""
 _rt_skips=       # it skips no command
 _rt_other() {    # a command for which the scout waits: its number, its name, the variables that it may set
   [[ $_rt_scouted ]] || builtin return
-  _rt_send did "$1"
   [[ ! $_rt_within ]] || {
+    _rt_send did "$1"
     _rt_keep "$1"
     builtin return
   }
+  _rt_send did "$1" 2
   # The next command reports its end. A subshell behind it may do so first, but a `$(…)` inside it must not.
   _rt_after=(any past "$1:$BASHPID:$((++_rt_asked))" "${@:3}")
   [[ $BASHPID == "$_rt_shell" && $_rt_command != *[\`\(]* ]] || _rt_after=$BASHPID
@@ -7353,17 +7349,17 @@ _rt_skipped() {  # in a `$(…)` to which the scout does not come
 _rt_watch() {    # lets a function that reports its end take the place of a command
   [[ ${BASH_VERSINFO[0]}:$BASHOPTS != 4:*expand_aliases* ]] || builtin return     # see _rt_start
   _rt_after=here
-  _rt_replace "$1" _rt_report
+  _rt_replace "$1" "builtin command -- $1 \"\$@\" 2>&193 193>&-; _rt_report \$?"
 }
-_rt_replace() {  # lets a function of ours, the second argument, take the place of a program
-  _rt_stand_in=$1
+_rt_replace() {  # lets a function, with some bash in it, take the place of a program
+  _rt_stand_in=$1 _rt_tested=$_rt_command
   # A function that is called under `set +T` runs without our trap.
-  local _rt_body="local -; builtin set +aEeTuvx; $2 $1 \"\$@\" || builtin return"
-  builtin eval "function $1 () { { $_rt_body; } 193>&2 2>/dev/null; }"
+  local _rt_body="local -; builtin set +aEeTuvx; $2 || builtin return"
+  # Defined by the trap, it has the script's file and line.
+  _rt_replay="function $1 () { { $_rt_body; } 193>&2 2>/dev/null; }"
 }
-_rt_report() {   # runs a command, and reports its end
-  builtin command -- "$@" 2>&193 193>&-
-  local _rt_piped=$?
+_rt_report() {   # reports the end of a command
+  local _rt_piped=$1
   _rt_report_end
   builtin return "$_rt_piped"
 }
@@ -7392,8 +7388,7 @@ _rt_start() {    # a test, as _rt_test has it: a function takes the place of its
     _rt_stand_in=$6
     builtin return
   fi
-  _rt_tested=$_rt_command
-  _rt_replace "$6" _rt_stub
+  _rt_replace "$6" "_rt_stub $6 \"\$@\""
 }
 _rt_failed() {   # a handler is called
   _rt_is_function "${_rt_command%%[$' \t\n']*}"
@@ -7491,7 +7486,8 @@ _rt_native() {   # runs a `[[` or `((` that has ended so in the shell
 }
 _rt_fail() {     # lets the command fail: its status, its name
   ! _rt_has_begun "$2" || _rt_lost "only bash can run"
-  if builtin eval "function $2 () { builtin return $1; }"; then
+  # What writes into its pipe must not die.
+  if builtin eval "function $2 () { ${_rt_gets:+builtin mapfile _rt_answer;} builtin return $1; }"; then
     _rt_stand_in=$2 _rt_skip=
   fi
 }
@@ -7504,7 +7500,8 @@ fi
 # No command may run before `_rt_hook` has its arguments: it would change PIPESTATUS.
 _rt_trap='if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; '
 _rt_trap+='then builtin eval "$_rt_replay"; ! : "$_"; elif [[ $_rt_alone ]]; then '
-_rt_trap+='_rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi;'
+_rt_trap+='_rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; '
+_rt_trap+='elif [[ $_rt_replay ]]; then _rt_last=$_; builtin eval "$_rt_replay"; : "$_rt_last"; fi;'
 _rt_streams='} 193>&2 2>/dev/null'
 _rt_case='case ${FUNCNAME-} in _rt_* | "${_rt_stand_in:-_rt_}") ;; *) '     # it is ours
 _rt_case+='case $_rt_stand_in$_rt_enters$_rt_moved${_rt_after-}$_rt_traps'
@@ -7750,8 +7747,9 @@ def read_program(mark: str, known: Dict[bytes, Any]) -> Program | None:
 def is_told(node: Node) -> bool:
     """Whether a builtin does in the scout what it does in the shell once it knows what each `$(…)` in it prints."""
     is_builtin = node.name in CALM - {"command", "builtin"} and not files_of(node)
-    sets = is_open(node) or node.name in NATIVE
-    return is_builtin and sets and not re.search(VALUES_THAT_DIFFER, node.text)
+    reads = node.name in NATIVE and re.search(RUNS_INSIDE, node.text) is not None
+    is_same = not re.search(rf"^{FILE_TEST}|{VALUES_THAT_DIFFER}", node.text)
+    return is_builtin and is_same and (is_open(node) or reads)
 
 
 def is_open(node: Node) -> bool:
@@ -7825,9 +7823,9 @@ def tells_time(node: Node) -> bool:
 
 def variables_of(node: Node) -> List[str]:
     """The variables that a command sets, by its words."""
-    words = list(node.assigned)
+    words = node.assigned * (not node.words)  # else only the command gets them
     if node.name in SETS:
-        words += node.words[1:]
+        words = node.words[1:]
     names = [re.split(r"\+?=|\[", word.lstrip("\"'"))[0] for word in words]
     names += re.findall(DEFAULTS, node.text)
     if node.name in READS | MOVES:
@@ -7912,9 +7910,19 @@ class Script:
         node = nodes[0]
         node.text = text  # with its here-document
         code = self.code_of(self.add(Site(file, line, node)), functions)
-        way = file.statements.get((line, "eval"), IN_VALUE)
-        way = file.statements.get((line, *words_of(node)), way)
-        return way * (code != "calm") + code
+        in_eval = file.ways[(line, "eval")]  # there may be a pipe behind it
+        ways = file.ways[(line, *words_of(node))] or in_eval or {"$"}
+        if code == "calm":
+            return code
+        if in_eval or "$" in ways or ways.intersection(PIPES):
+            code = f"_rt_joins=1; {code}"
+        if (in_eval or "<" in ways) and can_fail(node):
+            code = f"_rt_gets={node.name}; {code}"
+        if "&" in ways or {"$"} < ways:  # of several it is not known which of them it is
+            code = f"_rt_aside job; {code}"
+        elif "$" in ways:
+            code = f"_rt_aside value; {code}"
+        return code
 
     def code_of(self, command: Site, functions: Sequence[str]) -> str:
         """What a command is, as `kind` has it."""
@@ -8011,7 +8019,7 @@ class Script:
         if shows or re.match(self.options.calm, node.name):
             return "_rt_pass"
         if is_told(node):
-            return f"_rt_meets {command.number}; _rt_skip= " + "_rt_behind=1" * looks_out(node)
+            return f"_rt_meets {command.number}; _rt_skip="
         way = "_rt_other"
         if looks_only(node):
             way = "_rt_look"
@@ -8024,14 +8032,17 @@ class Script:
         return code
 
 
+def can_fail(node: Node) -> bool:
+    """Whether the scout can let a function take the place of a command."""
+    return re.fullmatch(PLAIN_NAME, node.name) is not None and not files_of(node)
+
+
 def end_of(node: Node, status: int, directory: str, values: str) -> str:
     """Bash by which the scout takes over a command's end in the shell: status, folder, variables (by `declare -p`)."""
     is_native = node.name in NATIVE
     must_fail = status != 0 and not is_native
-    is_plain = re.fullmatch(PLAIN_NAME, node.name) is not None
-    can_fail = is_plain and not files_of(node)
     gets = re.fullmatch(rf"({NAME})=(\"?)(?:\$\([\s\S]*\)|`[^`]*`)\2", node.text)
-    if is_open(node) or (must_fail and not (can_fail or gets)):
+    if is_open(node) or (must_fail and not (gets or can_fail(node))):
         return "_rt_lost 'only bash knows what changes by'"
     folder = shlex.quote(directory)
     lines = [f"[[ $PWD == {folder} ]] || cd -- {folder}"]
@@ -8044,7 +8055,8 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
             lines[-1] = f"_rt_replay+={shlex.quote(f'declare -{flags} {name}{value};')}"
         elif "x" in flags:
             lines.append(f"export {name}")
-    if is_native:
+    sets = re.search(rf"\(\(|=~|{DOES}", node.text)
+    if is_native and (status or sets):  # else it may be skipped: it has passed
         lines.append(f"_rt_native {status}")
     if must_fail and gets:
         lines.append(f'_rt_gives {status} "${gets.group(1)}"')
@@ -8097,7 +8109,7 @@ class ScriptRun(Run):
         self.busy: Dict[Test, Mapping[str, bool]] = {}
         # By path, the test that writes there by a redirection or a filter of the script (`>log`, `| tee log`).
         self.written: Dict[str, Test] = {}
-        # Ends of commands that are known (`number:turn`): the shell and a subshell may both report one.
+        # Ends of commands (`number:pid:turn`; two shells may report one), and numbers of commands that have not ended.
         self.past: Set[str] = set()
         # By number of a `cd`, the folders to which it has led the scout, one for each time.
         self.moves: Dict[str, List[str]] = defaultdict(list)
@@ -8447,6 +8459,7 @@ class ScriptRun(Run):
             return
         self.past.add(place)
         number, pid, _ = place.split(":")
+        self.past.discard(number)
         command = self.script.commands[number]
         self.on_did(number, is_past=int(pid) == self.shell.process.pid)
         if command.node.name == "exec":  # for all tests behind it
@@ -8481,12 +8494,16 @@ class ScriptRun(Run):
                     (test, is_minor), f"{test.label} went ahead of {what}"
                 )
 
-    def on_did(self, number: str, is_past: bool = False) -> None:
-        """The shell begins a command that is no test, or has come to its end.
+    def on_did(self, number: str, tells: str = "", is_past: bool = False) -> None:
+        """The shell begins a command that is no test, or has come to its end. With 2, it tells of both.
 
         A background test above it may have begun under bash, too.
         """
         command = self.script.commands[number]
+        if tells == "2":
+            if number in self.past:  # perhaps in a subshell that never tells
+                self.on_lost(f"bash has not told the end of {command.described}")
+            self.past.add(number)
         is_awaited = any(each is command for each in self.awaited.values())
         if acts(command.node):
             self.note_ahead(

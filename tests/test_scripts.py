@@ -964,6 +964,12 @@ class ScoutTest(TrialCase):
                 ran = self.trial(text)
                 self.assertNotIn("has not come to tests", ran.text)
 
+    def test_commands_of_subshells_speak_of_their_place(self) -> None:
+        """What bash says of them has the script's name and line; a trap for ERR has the command."""
+        self.trial(lines(
+            "(kill -0 999999)", "pip3 x | while read -r 5x; do :; done", "(pip3 x --signal=SEGV; echo $?)",
+            "(trap 'echo \"$BASH_COMMAND $LINENO\"' ERR; pip3 x --exit=1; pip3 y --exit=2)", "pytest z"))
+
     def test_where_it_is_lost(self) -> None:
         """One line says where; the rest runs one by one, with bash's status."""
         for name, where, why in (
@@ -1058,9 +1064,25 @@ class AheadTest(ScriptCase):
                      "(pip3 x | grep -q x; [ -e none ] || pip3 y) && pytest b --beside=c",
                      "eval pip3 x 2>&1 | tee log; pytest b --beside=c",
                      "set -o pipefail; [ -e none ]; pip3 x | cat && pytest b --beside=c",
+                     "set -o pipefail; [ -e none ]; eval 'pip3 x | cat' && pytest b --beside=c",
+                     "set -e; f() { pip3 x; return 3; }; f | cat; pip3 x --exit=3 | tail; pytest b --beside=c",
                      "printf '%s\\n' 1 2 | while IFS= read -r n; do pip3 $n; done; pytest b --beside=c"):
             with self.subTest(text):
                 self.overlap(3, "pytest a", text, "pytest c --beside=b")
+
+    def test_commands_that_are_not_mixed_up(self) -> None:
+        """The end of one is not that of another, and a pipeline ends as its last command: so no test runs too much."""
+        self.write("names", "a,b\n")
+        for text in ("f() { [[ -f x ]]; }; (f) && pytest a; touch x; f && pytest b",
+                     "f() { x=$(pip3 x --exit=$1); }; (f 1) && pytest a; (f 0; :) && pytest b",
+                     "set -E; f() { pip3 x --exit=$1; }; trap : ERR; (f 1) && pytest a; (f 0; :) && pytest b",
+                     'f() { pip3 --echo=$1; }; f a; for i in "$(f a)"; do pytest $i; done',
+                     "shopt -s expand_aliases; set -o pipefail\nalias p='pip3 x --exit=3'\np | cat && pytest a",
+                     "set -o pipefail; pip3 x --exit=1 | cat && pytest a; pip3 x --exit=1",
+                     "(X=1 pip3 x; pytest a; pytest b); IFS=, read -r i <names; for i in $N; do pytest $i; done"):
+            with self.subTest(text):
+                ran = self.conduct(lines("N=$'d\\ne'", text, "pytest z"))
+                self.assertEqual((ran.code, re.findall("went ahead|ran ahead of it", ran.err)), (0, []))
 
     def test_a_failure_that_later_tests_see(self) -> None:
         """They run with what bash gives them, whatever has run ahead, which is named."""
@@ -1234,7 +1256,7 @@ class ReadingTest(unittest.TestCase):
                 with self.subTest(line=line, words=words, looks=looks):
                     code = script.kind(file, line, words, functions or [""])
                     stands = "aside" not in code or line == 9  # where the script has nothing
-                    name = re.sub("_rt_(aside value|joins=1); | .*", "", code, flags=re.DOTALL)
+                    name = re.sub("_rt_(aside value|joins=1|gets=tee); | .*", "", code, flags=re.DOTALL)
                     self.assertEqual((name, stands), (kind[looks % len(kind)], True))
 
     def test_paths_of(self) -> None:
