@@ -7153,7 +7153,7 @@ builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 builtin declare -A _rt_known _rt_texts
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_stand_in= _rt_after=() _rt_label= _rt_level=0
-_rt_alone= _rt_traps= _rt_tested= _rt_files=() _rt_uses_stub= _rt_hides= _rt_enters=
+_rt_alone= _rt_traps= _rt_tested= _rt_files=() _rt_uses_stub= _rt_hides= _rt_enters= _rt_pipes=
 _rt_replay=      # what the trap itself runs: declarations for the scout, which in _rt_hook would be local to it
 _rt_moved=       # the number of the last command, if it was a `cd`
 _rt_within=      # `job` in a job, for whose end nobody waits; `value` in a `$(…)`, `kept` if its output is kept, or
@@ -7308,7 +7308,7 @@ _rt_remove() {
 # SHELL_HOOK: what the script's shell does with each kind of command. SCOUT_HOOK: what the scout does.
 SHELL_HOOK = r"""
 _rt_skips=       # it skips no command
-_rt_other() {    # a command for which the scout waits: its number, its name, the variables that it may set
+_rt_other() {    # a command for which the scout waits: its number, variables that it may set, its first word and more
   [[ $_rt_scouted ]] || builtin return
   [[ ! $_rt_within ]] || {
     _rt_send did "$1"
@@ -7317,13 +7317,17 @@ _rt_other() {    # a command for which the scout waits: its number, its name, th
   }
   _rt_send did "$1" 2
   # The next command reports its end. A subshell behind it may do so first, but a `$(…)` inside it must not.
-  _rt_after=(any past "$1:$BASHPID:$((++_rt_asked))" "${@:3}")
+  builtin eval "_rt_after=(any past $1:$BASHPID:$((++_rt_asked)) $2)"
   [[ $BASHPID == "$_rt_shell" && $_rt_command != *[\`\(]* ]] || _rt_after=$BASHPID
   # In a subshell there may be no next one, and in a pipeline that begins earlier.
-  [[ $BASHPID == "$_rt_shell" && ! $_rt_joins ]] || case ${_rt_flags//[!E]/}$2 in
+  [[ $BASHPID != "$_rt_shell" ]] || {
+    [[ $_rt_joins ]] || builtin return
+    [[ $_rt_joins == perhaps ]] || _rt_after=here
+  }
+  case ${_rt_flags//[!E]/}${3-} in
     E*) ;;      # the function itself would be a failure for an ERR trap
-    '[' | echo | kill | mapfile | printf | read | readarray | test | wait) _rt_watch "$2" ;;
-    *) ! _rt_is_program "$2" || _rt_watch "$2" ;;
+    '[' | echo | kill | mapfile | printf | read | readarray | test | wait) _rt_watch "$3" ;;
+    *) ! _rt_is_program "${3-}" || _rt_watch "$3" ;;
   esac
 }
 _rt_keep() {     # in a `$(…)` that the scout comes to as well: what is printed from here on goes to a file, too
@@ -7402,7 +7406,14 @@ _rt_trapped() {  # a trap is set
   _rt_traps=$BASHPID
   [[ $_rt_command != *ERR* ]] || _rt_uses_stub=$_rt_stub
 }
-_rt_reads() { _rt_sees "$1"; }
+_rt_reads() {    # an `eval` or `source`, as the scout has it
+  _rt_sees "$1"
+  _rt_pipes=$2     # not empty if it may have a pipe
+  builtin set -- "${_rt_arguments[@]}"
+  case $_rt_pipes in *[\`\(]*) builtin return ;; esac     # it may read the script's input
+  builtin eval "builtin set -- $_rt_pipes"
+  _rt_pipes=${*//'||'} _rt_pipes=${_rt_pipes//[!|]}
+}
 _rt_mend_traps() {    # adds code to the script's traps that keeps ours off in them: BASH_COMMAND is stale there
   local _rt_text=$'\n'$1
   _rt_traps= _rt_uses_stub=
@@ -7914,8 +7925,12 @@ class Script:
         ways = file.ways[(line, *words_of(node))] or in_eval or {"$"}
         if code == "calm":
             return code
-        if in_eval or "$" in ways or ways.intersection(PIPES):
+        if ways.intersection(PIPES):
             code = f"_rt_joins=1; {code}"
+        elif "$" in ways:
+            code = f"_rt_joins=perhaps; {code}"
+        elif in_eval:
+            code = f"_rt_joins=$_rt_pipes; {code}"
         if (in_eval or "<" in ways) and can_fail(node):
             code = f"_rt_gets={node.name}; {code}"
         if "&" in ways or {"$"} < ways:  # of several it is not known which of them it is
@@ -8019,14 +8034,14 @@ class Script:
         if shows or re.match(self.options.calm, node.name):
             return "_rt_pass"
         if is_told(node):
-            return f"_rt_meets {command.number}; _rt_skip="
+            return f"_rt_meets {command.number}; _rt_pipes=perhaps _rt_skip="
         way = "_rt_other"
         if looks_only(node):
             way = "_rt_look"
             if is_among(node, BLIND):
                 way = "_rt_peek"
-        name = node.name * (re.fullmatch(PLAIN_NAME, node.name) is not None)
-        code = " ".join([way, command.number, shlex.quote(name), *names])
+        first = map(inert, node.words[:1])
+        code = " ".join([way, command.number, shlex.quote(" ".join(names)), *first])
         if node.assigned and node.words:
             return f"_rt_is_function {shlex.quote(node.name)} || {code}"
         return code
@@ -8109,7 +8124,7 @@ class ScriptRun(Run):
         self.busy: Dict[Test, Mapping[str, bool]] = {}
         # By path, the test that writes there by a redirection or a filter of the script (`>log`, `| tee log`).
         self.written: Dict[str, Test] = {}
-        # Ends of commands (`number:pid:turn`; two shells may report one), and numbers of commands that have not ended.
+        # Known ends of commands (`number:pid:turn`; two shells may tell), and numbers of commands without one yet.
         self.past: Set[str] = set()
         # By number of a `cd`, the folders to which it has led the scout, one for each time.
         self.moves: Dict[str, List[str]] = defaultdict(list)

@@ -1064,6 +1064,7 @@ class AheadTest(ScriptCase):
                      "(pip3 x | grep -q x; [ -e none ] || pip3 y) && pytest b --beside=c",
                      "eval pip3 x 2>&1 | tee log; pytest b --beside=c",
                      "set -o pipefail; [ -e none ]; pip3 x | cat && pytest b --beside=c",
+                     "run() { \"$@\" 2>&1 | tee log; }; X='pip3 x'; run $X; ($X); $X | cat; pytest b --beside=c",
                      "set -o pipefail; [ -e none ]; eval 'pip3 x | cat' && pytest b --beside=c",
                      "set -e; f() { pip3 x; return 3; }; f | cat; pip3 x --exit=3 | tail; pytest b --beside=c",
                      "printf '%s\\n' 1 2 | while IFS= read -r n; do pip3 $n; done; pytest b --beside=c"):
@@ -1079,6 +1080,10 @@ class AheadTest(ScriptCase):
                      'f() { pip3 --echo=$1; }; f a; for i in "$(f a)"; do pytest $i; done',
                      "shopt -s expand_aliases; set -o pipefail\nalias p='pip3 x --exit=3'\np | cat && pytest a",
                      "set -o pipefail; pip3 x --exit=1 | cat && pytest a; pip3 x --exit=1",
+                     'set -o pipefail; run() { "$@" | cat; }; run pip3 x --exit=3 && pytest a',
+                     "set -o pipefail; X=pip3; $X x --exit=3 | cat && pytest a",
+                     "set -o pipefail; x=$(pip3 x --exit=3) | cat && pytest a",
+                     "set -E -o pipefail; trap : ERR; pip3 x --exit=3 | cat && pytest a",
                      "(X=1 pip3 x; pytest a; pytest b); IFS=, read -r i <names; for i in $N; do pytest $i; done"):
             with self.subTest(text):
                 ran = self.conduct(lines("N=$'d\\ne'", text, "pytest z"))
@@ -1256,7 +1261,7 @@ class ReadingTest(unittest.TestCase):
                 with self.subTest(line=line, words=words, looks=looks):
                     code = script.kind(file, line, words, functions or [""])
                     stands = "aside" not in code or line == 9  # where the script has nothing
-                    name = re.sub("_rt_(aside value|joins=1|gets=tee); | .*", "", code, flags=re.DOTALL)
+                    name = re.sub(r"_rt_(aside value|joins=\w+|gets=\w+); | .*", "", code, flags=re.DOTALL)
                     self.assertEqual((name, stands), (kind[looks % len(kind)], True))
 
     def test_paths_of(self) -> None:
