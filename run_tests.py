@@ -6901,6 +6901,11 @@ class ScriptFile:
             for inner in walk(substituted_commands(text)):
                 self.ways[(line, *words_of(inner))].add("$")
 
+    def is_filter(self, node: Node, before_pipeline: int) -> bool:
+        """Whether a command filters what tests print, or what others do, and passes: a `grep` may not."""
+        tests = len(self.sites) - before_pipeline * node.name.endswith("grep")
+        return node.before in PIPES and node.name in FILTERS and tests > 0
+
     def read_attributes(self, reader: Reader) -> None:
         """Note what each `#:` says: of its line, or, where it stands alone, of all lines up to the next such one."""
         end = self.text.count("\n") + 2
@@ -6951,7 +6956,7 @@ class ScriptFile:
                     self.sites.append(site)
                 elif node.name not in self.options.handlers and self.is_test(node):
                     self.bare.append(self.line_of(node.start))
-                elif node.before in PIPES and node.name in FILTERS and self.sites:
+                elif self.is_filter(node, before_pipeline):
                     names = files_of(node)
                     self.filters[(*words_of(node), *names)] = node.after not in PIPES
                     if node.name == "tee":
@@ -7495,10 +7500,10 @@ _rt_native() {   # runs a `[[` or `((` that has ended so in the shell
   # If that has failed, it looks again, perhaps too late to find what the shell has found.
   [[ $1 == 0 ]] || _rt_behind=1
 }
-_rt_fail() {     # lets the command fail: its status, its name
+_rt_fail() {     # lets the command fail: its status, its name. Behind a pipe it reads all: else SIGPIPE ends who writes
   ! _rt_has_begun "$2" || _rt_lost "only bash can run"
-  # What writes into its pipe must not die.
-  if builtin eval "function $2 () { ${_rt_gets:+builtin mapfile _rt_answer;} builtin return $1; }"; then
+  local _rt_body="${_rt_gets:+local _rt_input; builtin mapfile -t _rt_input; }builtin return $1"
+  if builtin eval "function $2 () { $_rt_body; }"; then
     _rt_stand_in=$2 _rt_skip=
   fi
 }
@@ -7931,7 +7936,7 @@ class Script:
             code = f"_rt_joins=perhaps; {code}"
         elif in_eval:
             code = f"_rt_joins=$_rt_pipes; {code}"
-        if (in_eval or "<" in ways) and can_fail(node):
+        if "<" in ways and can_fail(node):
             code = f"_rt_gets={node.name}; {code}"
         if "&" in ways or {"$"} < ways:  # of several it is not known which of them it is
             code = f"_rt_aside job; {code}"

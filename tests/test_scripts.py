@@ -1066,6 +1066,7 @@ class AheadTest(ScriptCase):
                      "set -o pipefail; [ -e none ]; pip3 x | cat && pytest b --beside=c",
                      "run() { \"$@\" 2>&1 | tee log; }; X='pip3 x'; run $X; ($X); $X | cat; pytest b --beside=c",
                      "set -o pipefail; [ -e none ]; eval 'pip3 x | cat' && pytest b --beside=c",
+                     "f() { echo x; pwd; pip3 x; pytest b --beside=c; }; f | tee log",
                      "set -e; f() { pip3 x; return 3; }; f | cat; pip3 x --exit=3 | tail; pytest b --beside=c",
                      "printf '%s\\n' 1 2 | while IFS= read -r n; do pip3 $n; done; pytest b --beside=c"):
             with self.subTest(text):
@@ -1080,6 +1081,7 @@ class AheadTest(ScriptCase):
                      'f() { pip3 --echo=$1; }; f a; for i in "$(f a)"; do pytest $i; done',
                      "shopt -s expand_aliases; set -o pipefail\nalias p='pip3 x --exit=3'\np | cat && pytest a",
                      "set -o pipefail; pip3 x --exit=1 | cat && pytest a; pip3 x --exit=1",
+                     "pytest b; if echo x | grep -q y; then pytest a; fi; pip3 x | grep -q y && pytest a",
                      'set -o pipefail; run() { "$@" | cat; }; run pip3 x --exit=3 && pytest a',
                      "set -o pipefail; X=pip3; $X x --exit=3 | cat && pytest a",
                      "set -o pipefail; x=$(pip3 x --exit=3) | cat && pytest a",
