@@ -6147,13 +6147,16 @@ FOREIGN_OPTIONS = """\
 --lf --last-failed --rerun: --rerun-failed
 --ff --failed-first: --order failed-first
 -n -j --numprocesses --parallel --workers: --gpus N (CPU tests: --jobs N)
+--ngpus --num-gpus --devices: --gpus N|IDS
+-v: --output replay (of a script, --verbose)
+-q --quiet: --output failures
 -N --dry-run --collect-only --co --show-only: --list
 -x --exitfirst --maxfail --stop-on-failure: --fail-fast
 --junitxml --output-junit: --junit FILE
 --output-on-failure: --output failures
--m -L -E -R --exclude --deselect --tests-regex: -k EXPR
+-m -L -E -R --exclude --deselect --filter --tests-regex: -k EXPR
 --repeat-until-fail: --repeat N --fail-fast
---reruns: --retries N
+--reruns --retry: --retries N
 --count: --repeat N
 """
 
@@ -6169,11 +6172,15 @@ class Parser(argparse.ArgumentParser):
         return f"{PROGRAM} {VERSION}"
 
     def error(self, message: str) -> NoReturn:
+        import difflib
+
+        # By each name in front of a colon, what stands behind it; by one of our own, that.
+        ours = dict(re.findall(r"(--?[\w-]+)(?=[^:\n]*: (.*))", FOREIGN_OPTIONS))
+        ours.update(re.findall(r"(?m)^  ((--[\w-]+))", OPTIONS))
         for word in re.findall(r" (--[\w-]+|-[a-zA-Z])", message):
-            for line in FOREIGN_OPTIONS.splitlines():
-                names, _, ours = line.partition(": ")
-                if word in names.split():
-                    message += f"; {word} is {ours} here"
+            for near in difflib.get_close_matches(word, ours, 1, 0.8):
+                if ours[near] != word:
+                    message += f"; {word} is {ours[near]} here"
         super().error(without_ci_commands(message))
 
 

@@ -197,6 +197,13 @@ class OptionsTest(unittest.TestCase):
             names, _, ours = group.partition(": ")
             self.assertEqual((own & {*names.split()}, ours.split()[0] in own), (set(), True), group)
 
+    def test_the_nearest_option_is_named(self) -> None:
+        for argument, told in {"--gpu=2": "; --gpu is --gpus here", "--time-out": "; --time-out is --timeout here",
+                               "--junit-xml": "; --junit-xml is --junit FILE here", "--bogus": "",
+                               "-vv": "; -v is --output replay (of a script, --verbose) here"}.items():
+            self.assertEqual(self.mistake(argument, "tests.txt"),
+                             f"run_tests.py: error: unrecognized arguments: {argument}{told}")
+
 
 class Information(CommandLineCase):
     """Options that run nothing."""
