@@ -1407,12 +1407,15 @@ def parse_attributes(
         return base
     values = {}
     for pair in pairs:
-        key, equals, value = pair.partition("=")
+        key, _, value = pair.partition("=")
         name = key.replace("-", "_")
+        if name in values or not value:
+            complain(
+                f"`{pair}` in `#:` needs one value; write KEY=VALUE once, blanks in quotes"
+            )
+            break  # `gpus = 2` is one mistake
         if key not in ATTRIBUTES:
             complain(f"unknown key {key!r} in `#:`; known are {', '.join(ATTRIBUTES)}")
-        elif name in values or not equals:
-            complain(f"{key} needs one value; write {key}=VALUE once")
         else:
             values[name] = getattr(base, name)
             try:
