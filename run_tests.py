@@ -487,7 +487,7 @@ class Cause(NamedTuple):
 
     text: str = ""
     blame: Blame = Blame.TEST
-    line: str = ""  # of the log, as it stands there
+    line: str = ""  # of the log, as it stands there, but for a PYTHON_DEATH
 
 
 NO_CAUSE = Cause()
@@ -4672,9 +4672,9 @@ SIGNATURES: Mapping[Blame, Mapping[str, str]] = {
         "no tests collected": r"\bno tests ran in \d|^collected 0 items\s*$|^=* ?\d+ deselected in \d",
     },
 }
-# Lines that only quote such a text: source in a traceback, a warning, `set -x`, the result of another test case.
+# Empty lines, and those that only quote such a text: source in a traceback, a warning, `set -x`, another case's result.
 QUOTING_LINE = (
-    r"^(?:>|\+ |[A-Z_]+=|=* ?\d+ (?:failed|passed|errors?)\b.* in [\d.]+s)"
+    r"^(?:$|>|\+ |[A-Z_]+=|=* ?\d+ (?:failed|passed|errors?)\b.* in [\d.]+s)"
     r"|UserWarning:|\b(?:PASSED|SKIPPED|XFAIL)\b|^\[ +(?:OK|RUN) +\]"
 )
 ERROR_LINES = (  # the first pattern that matches any line gives the cause: the last line that it matches
@@ -4684,6 +4684,11 @@ ERROR_LINES = (  # the first pattern that matches any line gives the cause: the 
     r"^E +(\S.*)$",
     r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout)(?:: .*)?)$",
     r"^(.*(?i:\b(?:error|fatal|failed|failure|abort(?:ed)?|terminate[d]?|panic)\b).*)$",
+)
+# What a dying Python writes, up to bash's line about it: the error, and the innermost frame that is in no library.
+PYTHON_DEATH = (
+    r"(Fatal Python error: .*)(?:\n(?:  (?!.*Fatal).*|Python .*|Thread .*)?)*\nCurrent thread .*(?:\n  .*)*?"
+    r'\n  (File "(?!.*/lib/python|<frozen).*)(?:\n(?:(?:  |Thread |Extension |.*: line \d+: +\d+ ).*)?)*'
 )
 ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])"
 
@@ -4701,8 +4706,9 @@ def find_cause(status: int, log: str, kills: int) -> Cause:
 
 def diagnose(status: int, log: str) -> Cause:
     """The cause that a log's end shows: a known one, else its last error line without what differs between runs."""
+    log = re.sub(PYTHON_DEATH, r"\n\1, \2\n", log)
     lines = [plain(line[: LINE_CHARS * 5]) for line in reversed(log.splitlines())]
-    lines = [line for line in lines if line and not re.search(QUOTING_LINE, line)]
+    lines = [line for line in lines if not re.search(QUOTING_LINE, line)]
     for blame, known in SIGNATURES.items():
         for text, pattern in known.items():
             for line in filter(re.compile(pattern).search, lines):
@@ -4711,7 +4717,8 @@ def diagnose(status: int, log: str) -> Cause:
     if death == "SIGSEGV":
         return Cause("segmentation fault")
     if death:
-        return Cause(f"killed by {death}")
+        fatal = filter(re.compile("^Fatal Python error: ").search, lines)
+        return Cause(f"killed by {death}", line=next(fatal, "")[:LINE_CHARS])
     for pattern in ERROR_LINES:
         for match in filter(None, map(re.compile(pattern).search, lines)):
             line = match.group(1)[:LINE_CHARS]

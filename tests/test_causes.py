@@ -4,6 +4,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
+import tempfile
 import unittest
 from typing import Any, Dict, Iterator, List, Tuple
 
@@ -97,6 +100,23 @@ class TailTest(unittest.TestCase):
             with self.subTest(status=status, log=log):
                 self.assertEqual(diagnose(status, log)[:2], (cause, Blame.TEST))
 
+    def test_the_frame_of_the_test_stands_for_a_dying_python(self) -> None:
+        """Not the library's that it calls, nor what bash says of the death."""
+        with tempfile.TemporaryDirectory(prefix="run_tests.") as folder:
+            path = os.path.join(folder, "test_x.py")
+            for error, call, signum in (("Aborted", "os.abort()", 6),
+                                        ("Segmentation fault", "ctypes.string_at(0)", 11)):
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write("import ctypes, os, threading\n"
+                               "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+                               f"def test_it():\n    {call}\ntest_it()\n")
+                words = f"ulimit -c 0; printf .; '{sys.executable}' -X faulthandler {path}; exit $?"
+                ran = subprocess.run(["bash", "-c", words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                     stderr=subprocess.STDOUT, check=False)
+                found = diagnose(ran.returncode, ran.stdout.decode())
+                self.assertEqual((ran.returncode, found.line),
+                                 (128 + signum, f'Fatal Python error: {error}, File "{path}", line 4 in test_it'))
+
     def test_a_line_is_read_beyond_what_is_shown_of_it(self) -> None:
         far = "x" * run_tests.LINE_CHARS + " RuntimeError: CUDA error: uncorrectable ECC error encountered"
         self.assertEqual(diagnose(1, far).blame, Blame.DEVICE)
@@ -131,7 +151,9 @@ class CostTest(unittest.TestCase):
               "0", "1.", "1e", "a1", "0x", "\x1b[", "\x1b]", "\x1b", "\x1b[0m", "NCCL ", "NCCL time", "_", "- ", "(",
               "é", "\0", "\r", "CUDA ", "Resource exhausted: ", "Cuda failure ", "\u2028", "=", "A.B.", "\t", "+ ",
               "cudaErrorMemoryAllocation ", "x" * 199 + "\n", "E       \n", "Segmentation fault", "error\n", "a.A::",
-              "1 failed ", ": line 1: ", "E assert ", "12345678-"]
+              "1 failed ", ": line 1: ", "E assert ", "12345678-", "Fatal Python error: \n",
+              "  File Fatal Python error: \n", "Fatal Python error: \n\nCurrent thread \n  File \"x\n  ",
+              "Fatal Python error: \nCurrent thread \n"]
 
     def test_no_log_costs_much(self) -> None:
         def give_up(_signum: int, _frame: Any) -> None:
