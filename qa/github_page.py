@@ -21,7 +21,7 @@ import json
 import os
 import re
 import sys
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence
 
 PROGRAM = "github_page.py"
 EXIT_OK = 0
@@ -39,19 +39,27 @@ DESCRIPTION = (
 )
 REST = "\nMore does not fit: see the logs.\n"
 FAILURES = frozenset("failed crashed timeout blocked unrunnable".split())
+# What an event must have, by its kind, to be of use here.
+NEEDED: Mapping[str, FrozenSet[str]] = {
+    "run_start": frozenset(["time", "directory"]),
+    "test_start": frozenset("time label attempt log gpus".split()),
+    "test_end": frozenset("time label attempt outcome status signal seconds".split()),
+    "run_end": frozenset(["time", "exit"]),
+}
 ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])"
 
 Event = Mapping[str, Any]
 
 
 def read_run(path: str) -> List[Event]:
-    """The events of the last run in a journal. A line that is torn costs only itself. Raises OSError."""
+    """The events of the last run in a journal. A line that is torn or lacks a key costs only itself. Raises OSError."""
     runs: Dict[str, List[Event]] = collections.defaultdict(list)
     with open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
             try:
                 event = json.loads(line[max(line.rfind('{"event"'), 0) :])
-                runs[event["run"]].append(event)
+                if NEEDED[event["event"]] <= event.keys():
+                    runs[event["run"]].append(event)
             except (ValueError, KeyError, TypeError, RecursionError):
                 continue
     for events in reversed(list(runs.values())):

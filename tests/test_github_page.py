@@ -1,6 +1,7 @@
 """qa/github_page.py: the page that it makes of a run's journal and logs."""
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -77,6 +78,17 @@ class PageTest(RunnerCase):
             ran = self.page(path)
             self.assertEqual((ran.returncode, ran.stdout), (2, ""))
             self.assertTrue(ran.stderr.startswith(f"github_page.py: {path}: {why}"), ran.stderr)
+
+    def test_an_event_that_lacks_something_costs_only_itself(self) -> None:
+        """As in a journal made by hand; `run` is what each has at least."""
+        self.run_list("echo why; false #: label=fails\ntrue\n")
+        with open(os.path.join(self.folder, "logs", "run_tests.jsonl"), "r+", encoding="utf-8") as file:
+            for event in list(map(json.loads, file)):
+                for key in {*event} & {*"event time directory label log gpus seconds status exit".split()}:
+                    file.write(json.dumps({name: event[name] for name in event if name != key}) + "\n")
+        ran = self.page(workspace=self.folder)
+        self.assertIn("<summary>fails: failed, exit 1: why</summary>\n\n```text\nwhy\n", ran.stdout)
+        self.assertEqual((ran.returncode, ran.stderr), (0, "::error title=fails::failed, exit 1: why\n"))
 
     def test_a_page_fits(self) -> None:
         self.assertEqual(github_page.fitting(["a", "b" * 100], 60), b"a\nMore does not fit: see the logs.\n")
