@@ -637,10 +637,11 @@ EXPORTING = names_in("export source .")
 # Commands behind which files may lie elsewhere, and programs whose own command runs elsewhere.
 ELSEWHERE = STATE_WORDS | names_in("read eval docker podman ssh apptainer singularity kubectl")
 NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
-# An operator and a command that are taken to pass on the failure before them, as `|| exit 1` and `; exit` do.
-PASSES_FAILURE_ON = r"\|\|(?!(?:exit|return)\s+0)|;(?:exit|return)(?!\s+0)"
+# An operator and a command that are taken to pass on the failure before them, as `|| exit 1` and `; exit` do, but not
+# `|| exit 256`: that is 0 to bash.
+PASSES_FAILURE_ON = r"\|\|(?!(?:exit|return)\s+(?:0|256\b))|;(?:exit|return)(?!\s+(?:0|256\b))"
 # An operator and a command that always fails, so that no failure before it is hidden.
-NEVER_PASSES = r";(?:(?:exit|return) [1-9]\d*|false)(?!\S)"
+NEVER_PASSES = r";(?:(?:exit|return) (?!256\b)[1-9]\d*|false)(?!\S)"
 # A command whose status may depend on all commands before it, as `[ $RET = 0 ]`, `exit $RET`, `case $? in …`.
 LOOKS_BACK = (
     r"(?:! )?(?:\[|\(\(|(?:test|case)\s)|false$|\(?(?:exit|return) \"?\$(?:\{|\(\([\s!(]*)?\w"
@@ -1176,8 +1177,8 @@ def check_status(test: TestLine, nodes: Nodes, every: Nodes, functions: Function
     if not any(node.kind in LOOPS or node.name not in silent for node in visible):
         raise BadValue(
             f"this line passes even if `{[*foreground, *suspects][0].name}` fails; write "
-            '`command || test_fail "label"`, for a pipe `set -o pipefail` above, or `|| true` if that is meant; '
-            "variables for the lines below can be set by a file that is sourced"
+            '`command || test_fail "label"`, for a pipe `set -o pipefail` above, `! command` if it is to fail, or '
+            "`|| true` if that is meant; variables for the lines below can be set by a file that is sourced"
         )
     for node in foreground:
         if node not in visible and re.match(f"{PREFIXES}(?:{RUNS_TESTS})", head_of(node)):

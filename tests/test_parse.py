@@ -76,6 +76,7 @@ ALWAYS_PASS = [
     "which a; echo b", "pushd b; a; popd", "a || { cat log; RET=1; }", "[ -f x ] && a || echo no",
     "while read A; do a $A || RET=1; done", "while getopts ab c; do a || RET=1; done",
     "for i in 1 2; do a $i | tee log; done", "a & b || RET=1; kill $!", "a || RET=1; ! false",
+    "a || exit 256", "a; return 256", "a | tee b; exit 256", "a && exit 1 || echo b",
 ]
 MAY_FAIL = [
     "a && echo b || exit 1", "a && cat log | tee b", "a && { rm b; echo c; }", "a; ((n == 0))",
@@ -99,6 +100,7 @@ MAY_FAIL = [
     "a && b || true; echo c", "{ a; } || true; echo b",
     "if a; then echo yes; else echo no; exit 1; fi", "a || (exit 3)", "while read A; do a $A; done",
     "a | tee b; exit 2", "(a | tee b; exit 2)", "f() { a || RET=1; return 1; }; f", "a || RET=1; false >x",
+    "a || exit 2560", "a | tee b; exit 255",
 ]
 MASKS = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"]
 
