@@ -5752,7 +5752,7 @@ def total_line(results: Results, seconds: float, pool: Pool) -> str:
     """How many tests had which outcome, where, in which time."""
     gpus = sum(bool(device.token) for device in pool.devices)
     ran = [result for result in results if result.outcome is not Outcome.DEFERRED]
-    outcomes = tally(ran) or "none ran beside others"
+    outcomes = tally(ran) or "none ran on a slot"
     return f"{counted(len(ran), 'test')} in {seconds:.1f}s on {gpus} GPU(s): {outcomes}"
 
 

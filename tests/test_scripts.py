@@ -884,7 +884,7 @@ class FeatureTest(ScriptCase):
         _, err = self.begin(lines("trap 'N=1' DEBUG", "pytest a")).communicate(timeout=WAIT_S)
         self.assertRegex(err.decode(), r"behind `trap 'N=1' DEBUG` \(test.sh:1\) bash runs all by itself\n"
                                        r"(.|\n)*nothing ran in parallel: .*\n"
-                                       r"0 tests in \S+ on 4 GPU\(s\): none ran beside others\n$")
+                                       r"0 tests in \S+ on 4 GPU\(s\): none ran on a slot\n$")
 
     def test_words_that_end_no_handing_over(self) -> None:
         """Those of a test, or arguments, that look like a trap or an option which would."""

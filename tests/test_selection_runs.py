@@ -386,6 +386,7 @@ class Deferral(SelectionCase):
         ran = self.run_list("touch ran #: gpus=3\n", "--max-gpus", "2")
         self.assertEqual((ran.code, ran.outcomes(), ran.text.splitlines()[-1]), (
             5, {"touch ran": "deferred"}, "No test ran"))
+        self.assertRegex(ran.text, r"\n0 tests in [\d.]+s on 2 GPU\(s\): none ran on a slot\n")
         ran = self.run_command("--max-gpus", "2", "--shard", "2/2", "tests.txt")
         self.assertEqual(ran.code, 5, "an empty part of nothing")
         ran = self.run_list("touch ran #: gpus=3\ntrue\n", "--max-gpus", "2", "--shard", "2/2")
