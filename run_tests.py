@@ -1502,7 +1502,7 @@ is_whole() {
 } 2>/dev/null
 why() {
   error=$(fits "{ ( :$newline$text" 2>&1 && fits "( { :$newline$text" 2>&1) || error=${error:-bash dies of it}
-  error=${error%%$newline*} error=${error#*: line +([0-9]): }
+  error=${error%%$newline*} error=${error#*: line +([0-9]): } error=${error/ at line +([0-9])/}
 }
 main() {         # read as a whole, since an eval that fails confuses the parser
   local lines i text= first=0 spans= error
@@ -1949,8 +1949,8 @@ def find_hints(parsed: ListFile, options: Options) -> None:
             test.hint(
                 "prepares",
                 f"`{prepares.group(1)}` is a test here and runs beside those below; put it into the script that calls "
-                "the runner, or write `wait` below it; to run a whole script, give a file that ends in .sh or "
-                "begins with #!",
+                "the runner, or, if it only writes files, `wait` below it; to run a whole script, give a file that "
+                "ends in .sh or begins with #!",
             )
         has_one = test.attributes.gpus is None and need_of(test, options) == 1
         text = " ".join([*test.assigned, test.body])
@@ -2258,7 +2258,7 @@ def with_target(test: TestLine, options: Options) -> TestLine:
         )
     elif not os.path.exists(path):
         test.complain(
-            f"{path} is not there; fix the path (instead of a pattern, name the folder), or the shell state above it"
+            f"{path} is not there; fix the path (parts with `/`, a folder for a pattern), or the shell state above it"
         )
     elif not find_program(python, test.shell.environment):
         test.complain(f"--python {options.python} is no program here; name one that is")
@@ -5898,7 +5898,7 @@ exit codes:
 parse_gpu_option = partial(
     parse_word,
     r"(?a)(?!0+$)\d{1,4}|(?!\d+$)(?!(?:.*,)?([^,]+),(?:.*,)?\1(?:,|$))((\d+(\.\d+)*|(GPU|gpu|MIG)-[\w/-]+)(,|$))+",
-    "a count, or ids such as 0,2 (one id: 2,), each once",
+    "a count from 1, or ids such as 0,2 (one id: 2,), each once",
 )
 
 
@@ -6192,6 +6192,9 @@ class Parser(argparse.ArgumentParser):
             for near in difflib.get_close_matches(word, ours, 1, 0.8):
                 if ours[near] != word:
                     message += f"; {word} is {ours[near]} here"
+        message = message.replace(
+            "one argument", "one argument (OPTION=-x if it begins with a dash)"
+        )
         super().error(without_ci_commands(message))
 
 

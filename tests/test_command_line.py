@@ -144,7 +144,8 @@ OPTIONS: Sequence[Tuple[str, str, Mapping[str, Any]]] = (     # $RUN_TESTS_OPTS,
     ("--history a", "--history b b.txt", {"history": ["a", "b"], "lists": ["b.txt", "tests.txt"]}),
 )
 BAD_OPTIONS: Mapping[Tuple[str, ...], str] = {
-    ("--gpus", "x"): r"--gpus.*'x'", ("--gpus", ""): r"--gpus.*''", ("--gpus", "0"): r"--gpus.*'0'",
+    ("--gpus", "x"): r"--gpus.*'x' is not a count from 1", ("--gpus", ""): r"--gpus.*''",
+    ("--gpus", "0"): r"--gpus.*'0'",
     ("--gpus", ","): r"--gpus.*','", ("--gpus", "-1"): r"--gpus", ("--gpus", "0 1"): r"--gpus.*'0 1'",
     ("--gpus-per-test", "1.5"): r"--gpus-per-test.*'1\.5'", ("--jobs", "0"): r"--jobs.*'0'",
     ("--jobs", "two"): r"--jobs.*'two'", ("--jobs", "-3"): r"--jobs",
@@ -154,6 +155,7 @@ BAD_OPTIONS: Mapping[Tuple[str, ...], str] = {
     ("--flaky", "maybe"): r"--flaky.*'maybe'.*pass.*fail", ("--leaks", "pass"): r"--leaks.*'pass'.*report.*fail",
     ("--require-gpus", "0"): r"--require-gpus.*'0' is not a whole number from 1",
     ("--retries", "-1"): r"--retries.*'-1'", ("--pytest-args=it's",): r'--pytest-args.*"it\'s"',
+    ("--pytest-args", "-q"): r"--pytest-args: expected one argument \(OPTION=-x if it begins with a dash\)$",
     ("--output", "all"): r"--output.*'all'.*replay", ("--shard", "5/4"): r"--shard.*'5/4' is not K/N",
     ("--max-gpus", "all"): r"--max-gpus.*'all'", ("--order", "size"): r"--order.*'size'.*failed-first",
     ("-k", "a b"): r"-k.*'a b' is not names", ("--only", "none"): r"--only: none: cannot be read",

@@ -298,6 +298,7 @@ class Splitting(ParseCase):
                         "cat <<EOF\nb"):
             self.assert_mistake(f"true\n{command}\n", 2,
                                 "EOF" if command[:3] in ("cat", "((1", "A=(") else "syntax error")
+        self.assert_mistake("true\ncat <<EOF\nb\n", 2, "here-document delimited by end-of-file (wanted `EOF')")
 
     def test_unclosed_quotes_are_told_where_their_command_begins(self) -> None:
         for opener in ("'", '"', "`", "$(", "${", "$'", '$"', "<(", "$((", '"$(', '"${a:-', "b \\\n c '", "x; } | '"):
@@ -705,7 +706,7 @@ class Commands(ParseCase):
                               ("run_test '' x.xml 'test_a.py -k \"a b\"' l\n", {})):
             with self.subTest(text=text):
                 self.assertTrue(self.parse(text, list=False, **options))
-        for text, what in (("true\ntest_c.py::x\n", "test_c.py is not there"),
+        for text, what in (("true\ntest_c.py::x\n", "test_c.py is not there; fix the path (parts with `/`, a folder"),
                            ("cd 'a b'\ntest_a.py\n", "test_a.py is not"),
                            ("run_test '' x.xml t.py l\n", "t.py is not there"),
                            ("true\n$UNSET/test_a.py\n", "/test_a.py is")):
@@ -1196,7 +1197,8 @@ class Hints(ParseCase):
     """What may be a mistake is told once, and does not stop the run."""
 
     def test_what_prepares_for_the_tests_below(self) -> None:
-        what = "is a test here and runs beside those below; put it into the script"
+        what = ("is a test here and runs beside those below; put it into the script that calls the runner, or, if it "
+                "only writes files, `wait` below it")
         for command in ("pip install x", "pip3 install -q x || exit 1", "python3 -m pip install x",
                         "apt-get update && a", "conda a",
                         "A=1 apt install x", "exit $RET", "exit", "exit; a", "trap 'rm x' EXIT", 'eval "$(a)"',
