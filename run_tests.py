@@ -1252,11 +1252,11 @@ def junit_word(words: Sequence[str]) -> str:
 
 
 # The fields of a TestLine that bash has yet to expand.
-EXPANDED = "label prefix junit first mask".split()
+EXPANDED = "label prefix junit first mask after".split()
 
 
 class TestLine(NamedTuple):
-    """A test as it is written. Label, prefix, JUnit file, first word and mask are words that bash has yet to expand."""
+    """A test as it is written. What EXPANDED names are words that bash has yet to expand."""
 
     source: Any  # the ListFile, or file of a script, that it stands in
     line: int
@@ -1267,6 +1267,7 @@ class TestLine(NamedTuple):
     assigned: Words = ()  # the environment prefix, without masks
     prefix: str = ""  # the same, one a line, where the label is the command: `labels_of` tells such tests apart by it
     mask: str = ""  # a leading CUDA_VISIBLE_DEVICES=…
+    after: str = ""  # the labels in `after=`, one a line
     label: str = ""  # the word after `test_fail`, or run_test's fourth
     junit: str = ""  # the word after `--junitxml=`, or run_test's second
     is_handled: bool = False  # it says `|| test_fail`
@@ -1287,7 +1288,9 @@ class TestLine(NamedTuple):
 
 
 def with_words(test: TestLine) -> TestLine:
-    """A test with the bash words of its label and prefix, where it does not have them yet."""
+    """A test with the bash words of its `after`, label and prefix, where it does not have them yet."""
+    after = "\n".join(test.attributes.after)
+    test = test._replace(after=expandable(after, is_command=False))
     if test.attributes.label is not None:
         return test._replace(label=expandable(test.attributes.label, is_command=False))
     if test.label:
@@ -1891,11 +1894,11 @@ _rt_environment() {    # what is exported; no program is asked, since it may be 
   [[ ${PS4@a} != *x* ]] || builtin printf 'PS4=%s\0' "${PS4#?}"
 }
 _rt_test() {     # its line, its words as bash has them, the positional parameters
-  local - _rt_line=$1 _rt_text _rt_path= _rt_late _rt_label _rt_prefix _rt_junit _rt_first _rt_mask
-  local _rt_words="_rt_label=$2 _rt_prefix=$3 _rt_junit=$4 _rt_first=$5 _rt_mask=$6"
+  local - _rt_line=$1 _rt_text _rt_path= _rt_late _rt_label _rt_prefix _rt_junit _rt_first _rt_mask _rt_after
+  local _rt_words="_rt_label=$2 _rt_prefix=$3 _rt_junit=$4 _rt_first=$5 _rt_mask=$6 _rt_after=$7"
   [[ ! $_rt_changed ]] || set +o >|"$_rt_folder/options"
   set +aefnuvx
-  shift 6
+  shift 7
   if [[ $_rt_changed ]]; then
     _rt_state "$@"
     if [[ $_rt_text != "$_rt_base" ]]; then
@@ -1907,7 +1910,8 @@ _rt_test() {     # its line, its words as bash has them, the positional paramete
     eval "$_rt_words"
     # What bash itself knows is no folder for pytest.
     [[ $_rt_first == */* ]] || ! builtin type -t -- "$_rt_first" >/dev/null || _rt_first=
-    builtin printf '%s\0' test "$_rt_line" "$PWD" "$_rt_label" "$_rt_prefix" "$_rt_junit" "$_rt_first" "$_rt_mask"
+    builtin printf '%s\0' test "$_rt_line" "$PWD" "$_rt_label" "$_rt_prefix" "$_rt_junit" "$_rt_first" "$_rt_mask" \
+      "$_rt_after"
     if [[ $_rt_changed ]]; then    # since the last test
       builtin printf '%s\0' "$_rt_path" "${_rt_path:+$_rt_late}"
       _rt_environment
@@ -2110,12 +2114,12 @@ def read_answers(
             )
         elif kind == b"test":
             test = waiting.pop(int(fields[0]))
-            directory, *values = map(to_text, fields[1:7])
-            if len(fields) > 8:  # the state has changed
-                functions = to_text(fields[8])
-                exports = dict(field.partition(b"=")[::2] for field in fields[9:-1])
+            directory, *values = map(to_text, fields[1:8])
+            if len(fields) > 9:  # the state has changed
+                functions = to_text(fields[9])
+                exports = dict(field.partition(b"=")[::2] for field in fields[10:-1])
                 exports.update(unchanged)
-                shell = Snapshot("", exports, to_text(fields[7]))
+                shell = Snapshot("", exports, to_text(fields[8]))
             expanded: Any = dict(zip(EXPANDED, values))
             # `test_fail ""` has none.
             expanded["label"] = clean_label(expanded["label"].strip() or test.body)
@@ -2357,7 +2361,7 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
     labels = list(labels_of(lines))
     # By what an `after` names, a label as written in one list, in any, or a unique one: the unique labels of its tests.
     named: defaultdict[Any, List[str]] = defaultdict(list)
-    leading = set(chain(*(line.attributes.after for line in lines)))
+    leading = set(chain(*(line.after.splitlines() for line in lines)))
     for line, label in zip(lines, labels):
         if line.label in leading:
             named[line.source, line.label].append(label)
@@ -2385,7 +2389,7 @@ def runs_of(label: str, repeat: int) -> List[str]:
 def with_ties(line: TestLine, named: defaultdict[Any, List[str]], repeat: int) -> TestLine:
     """A test that waits for all runs of those in its `after`. Its own runs take turns if they write one JUnit file."""
     after = []
-    for name in line.attributes.after:
+    for name in line.after.splitlines():
         labels = named[line.source, name] or named[name]
         if not labels:
             line.complain(f"after={name} names no test; write the label of one")

@@ -978,6 +978,14 @@ class After(ParseCase):
                      "a\nwait\nb #: after=a\n"):
             self.assertTrue(self.parse(text))
 
+    def test_variables_are_expanded_as_in_a_label(self) -> None:
+        """With the values at the place of the line, also from a line of `#:` above."""
+        text = ("A=1\na #: label=\"build $A\"\nb #: after=\"build ${A}\"\nA=2\na #: label='build $A'\n"
+                "#: after='build $A,x $NO'\nb\nA=3\nb\n#:\nc #: label='x $NO'\nc #: label='build 3'\n")
+        self.assertEqual([list(test.attributes.after) for test in self.parse(text)],
+                         [[], ["build 1"], [], ["build 2", "x $NO"], ["build 3", "x $NO"], [], []])
+        self.assert_mistake("A=1\na #: after='build $A'\n", 2, "after=build 1 names no test")
+
 
 class State(ParseCase):
     """Shell state runs once, when the list is read; each test starts from the snapshot of its place."""
