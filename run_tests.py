@@ -6707,18 +6707,11 @@ SETS = names_in("local export declare typeset readonly read mapfile readarray ge
 MOVES = names_in("cd pushd popd")
 # Builtins that always pass, and that change more than variables.
 CHANGERS = names_in("set let unset shopt")
-# Programs that only look: the scout runs them where it needs their output. DEEDS: arguments by which some do more.
-LOOKERS = names_in(
-    "arch awk basename bc cat cut date dirname egrep expr find grep head hostname id ls nproc printenv pwd readlink "
-    "realpath sed seq sort tail tr uname wc which whoami"
-)
+# DEEDS: arguments by which some that only look do more.
 DEEDS: Mapping[str, str] = {
     "awk": r"system|getline|[>|]|\s-\w*[if]",
     "date": r"\s-\w*s|--set",
-    "find": r"\s-(?:exec|ok|delete|fprint|fls)",
     "hostname": r"\s(?!-[sfidIA]\b)\S",
-    "sed": r"\s-\w*[if]|--in|--file|\b[ew]\b|/\w*[ew]\b",
-    "sort": r"\s-\w*o|--output",
 }
 # PURE: commands that look at their words alone. BLIND: commands that see nothing that a test makes. LOOKING: commands
 # that may run ahead in a `$(…)` of a test's words.
@@ -6971,7 +6964,8 @@ class ScriptFile:
                 text = node.text * (not node.kind) or head_of(node)
                 for name in re.findall(NAME, text):
                     self.commands_by_name[name].append(node)
-                self.note_ways(node, text, runs_beside)
+                if node.kind != "function":
+                    self.note_ways(node, text, runs_beside)
                 if node.kind:
                     self.visit_block(node, own_label, runs_beside)
                 elif node is handled_node or (looks_count and self.is_test(node)):
@@ -7278,6 +7272,7 @@ _rt_move() {     # a `cd`: both run it; before its next command each reports whe
 }
 _rt_aside() {    # a command that stands in a `$(…)` or in a job
   [[ $BASHPID != "$_rt_shell" && ! $_rt_within ]] || builtin return
+  [[ $1 != either || ! $_rt_skips ]] || _rt_lost "inside or outside of a \`\$(…)\`,"
   _rt_within=$1
   [[ $1 != value || ! $_rt_outer ]] || _rt_skipped
 }
@@ -7313,16 +7308,12 @@ _rt_is_program() {    # whether the first word of a command names a program that
     *) [[ $_rt_command == *PATH=* ]] || builtin hash -- "$1" ;;
   esac
 }
-_rt_peek() {     # a program that only looks: the scout runs it, too, where the script reads its output
+_rt_peek() {     # one that sees nothing that a test makes: the scout, too, runs it where the script reads its output
   if [[ $_rt_within ]]; then
     _rt_skip=
   else
     _rt_other "$@"
   fi
-}
-_rt_look() {     # one that may see files of tests: there the scout waits until the shell has come to it
-  [[ ! $_rt_within ]] || _rt_meets "$1"
-  _rt_peek "$@"
 }
 _rt_uncover() {  # removes our function or stub from a test's place, so that bash finds the program again
   builtin unset -f -- "$_rt_stand_in"
@@ -7428,8 +7419,12 @@ _rt_failed() {   # a handler is called
   _rt_is_function "${_rt_command%%[$' \t\n']*}"
   _rt_send failed "$_rt_line" "$_rt_piped" "$1" "${_rt_command%%[$' \t\n']*}"
 }
-_rt_pass() {     # one that may run beside tests; with a number, a filter behind one
-  [[ ! $_rt_scouted || ! ${1-} ]] || _rt_after=(any passed "$1")
+_rt_pass() {     # one that may run beside tests, unless its output is read; with a second argument, a filter behind one
+  if [[ $_rt_within == value ]]; then
+    _rt_other "$1" ''
+  elif [[ $_rt_scouted && ${2-} ]]; then
+    _rt_after=(any passed "$1")
+  fi
 }
 _rt_block() { _rt_other "$1"; }
 _rt_trapped() {  # a trap is set
@@ -7519,7 +7514,7 @@ _rt_reads() {    # an `eval` or `source`, which the scout runs, too: its number,
 _rt_trapped() {  # the scout has no traps; that of a subshell runs in the middle of the script
   [[ $BASHPID == "$_rt_shell" || $_rt_command != *EXIT* ]] || _rt_lost "it does not run the trap of"
 }
-_rt_pass() { :; }
+_rt_pass() { [[ $_rt_within != value ]] || _rt_other "$1"; }
 _rt_native() {   # runs a `[[` or `((` that has ended so in the shell
   _rt_skip=
   # If that has failed, it looks again, perhaps too late to find what the shell has found.
@@ -7814,11 +7809,9 @@ def acts(node: Node) -> bool:
 
 
 def looks_only(node: Node) -> bool:
-    """Whether a command is a program that only looks."""
-    deeds = DEEDS.get(node.name)
-    if deeds and re.search(deeds, node.text):
-        return False
-    return node.name in LOOKERS and not files_of(node)
+    """Whether a command has no arguments by which it does more than to look, and says the same in both shells."""
+    does = re.search(DEEDS.get(node.name, "(?!)"), node.text)
+    return not (does or files_of(node) or re.search(VALUES_THAT_DIFFER, node.text))
 
 
 def looks_out(node: Node) -> bool:
@@ -7963,8 +7956,10 @@ class Script:
             code = f"_rt_joins=$_rt_pipes; {code}"
         if "<" in ways and can_fail(node):
             code = f"_rt_gets={node.name}; {code}"
-        if "&" in ways or {"$"} < ways:  # of several it is not known which of them it is
+        if "&" in ways:
             code = f"_rt_aside job; {code}"
+        elif {"$"} < ways:
+            code = f"_rt_aside either; {code}"
         elif "$" in ways:
             code = f"_rt_aside value; {code}"
         return code
@@ -8060,16 +8055,14 @@ class Script:
         shows = goes_on and not re.search(rf" -v|{DOES}", node.text)
         is_last = file.filters.get((*words_of(node), *files_of(node)))
         if is_last is not None:
-            return f"_rt_pass {command.number * is_last}"
+            return f"_rt_pass {command.number} " + "1" * is_last
         if shows or re.match(self.options.calm, node.name):
-            return "_rt_pass"
+            return f"_rt_pass {command.number}"
         if is_told(node):
             return f"_rt_meets {command.number}; _rt_pipes=perhaps _rt_skip="
         way = "_rt_other"
-        if looks_only(node):
-            way = "_rt_look"
-            if is_among(node, BLIND):
-                way = "_rt_peek"
+        if node.words and is_among(node, BLIND) and looks_only(node):
+            way = "_rt_peek"
         first = map(inert, node.words[:1])
         code = " ".join([way, command.number, shlex.quote(" ".join(names)), *first])
         if node.assigned and node.words:

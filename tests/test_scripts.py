@@ -67,7 +67,8 @@ KINDS: Mapping[Sequence[Any], Sequence[str]] = {
     (9, "echo x"): ["calm"], (9, "echo $((x++)) >&2"): ["_rt_meets"],
     (9, "echo x > /dev/null"): ["_rt_pass"], (9, "echo x > f"): ["_rt_other"],
     (9, '[ "$x" ]'): ["calm"], (9, "[ -e f ]"): ["_rt_other"], (9, "[ $(x) ]"): ["_rt_other"],
-    (9, "ls -l"): ["_rt_look"], (9, "ls > f"): ["_rt_other"], (9, "cd x"): ["_rt_move"], (9, "echo x*"): ["_rt_meets"],
+    (9, "ls -l"): ["_rt_other"], (9, "id -u"): ["_rt_peek"], (9, "ls > f"): ["_rt_other"],
+    (9, "cd x"): ["_rt_move"], (9, "echo x*"): ["_rt_meets"],
     (9, "read -r a b < f"): ["_rt_other"], (9, "A=1 make all"): ["_rt_is_function"],
     (9, 'IFS=, read -ra a <<< "$x"'): ["calm"], (9, "read a <<< $(x)"): ["_rt_other"],
     (9, "read -u 3 a <<< x"): ["_rt_other"], (9, 'x="${x%"${x##*[!a]}"}"'): ["calm"], (9, "export x=${y%.*}"): ["calm"],
@@ -75,7 +76,7 @@ KINDS: Mapping[Sequence[Any], Sequence[str]] = {
     (9, "x=(${y%'}'} *.c 'b')"): ["_rt_meets"], (9, "x=${y%`ls *`}"): ["_rt_other"],
     (9, "rapids-logger x"): ["_rt_pass"],
     (9, "exec > f"): ["_rt_other"], (9, "exec make"): ["_rt_other"], (9, "trap x EXIT"): ["_rt_trapped"],
-    (9, "wait"): ["_rt_other"], (9, "exit $?"): ["calm"], (9, "for i in a b"): ["calm"], (9, "((i++))"): ["calm"],
+    (9, "wait"): ["_rt_peek"], (9, "exit $?"): ["calm"], (9, "for i in a b"): ["calm"], (9, "((i++))"): ["calm"],
     (9, "command -v x"): ["_rt_sees"], (9, "for i in a*"): ["_rt_sees"],
     (9, "command x"): ["_rt_other"], (9, "eval $(x)"): ["_rt_meets"]}
 
@@ -1015,9 +1016,10 @@ class AheadTest(ScriptCase):
             'C=$(pip3 --echo=c --exit=3) || C+=d', '[[ $(pip3 --echo=e) == x ]] || C+=e',
             'for i in $(pip3 --echo=i | sort) "$(pip3 x; pip3 y)"; do C+=${#i}; done',
             'if [[ $(pip3 --echo=f) =~ (.) ]]; then C+=${BASH_REMATCH[1]}; fi', "set -- $(pip3 --echo='g h')",
+            'g() { echo "j$(pip3 --echo=j)"; }; for i in $(g); do C+=$i; done',
             '(eval "$(pip3 --echo=D=i)"; pip3 $D; exit 4) || C+=$?', 'f $A$C --beside=b$2', 'f $B$2 --beside=$A$C')
         self.assertEqual(sorted(began(self.events(ran))[-2:]),
-                         ["pytest acde115f4 --beside=bh", "pytest bh --beside=acde115f4"])
+                         ["pytest acde115fjj4 --beside=bh", "pytest bh --beside=acde115fjj4"])
 
     def test_tests_overlap_wherever_they_stand(self) -> None:
         """In pipelines, subshells, jobs, functions and conditions."""
