@@ -8005,7 +8005,7 @@ class Script:
         node = command.node
         if has_glob(node) and not node.kind:  # bash has expanded the words of a `for` already
             return f"_rt_meets {command.number}; _rt_skip="
-        if substitutes(node.text, PURE) and not looks_out(node):
+        if (node.kind or substitutes(node.text, PURE)) and not looks_out(node):
             return "calm"
         if node.name in MOVES:
             return f"_rt_move {command.number}"

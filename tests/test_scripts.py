@@ -1081,6 +1081,7 @@ class AheadTest(ScriptCase):
                      "f() { x=$(pip3 x --exit=$1); }; (f 1) && pytest a; (f 0; :) && pytest b",
                      "set -E; f() { pip3 x --exit=$1; }; trap : ERR; (f 1) && pytest a; (f 0; :) && pytest b",
                      'f() { pip3 --echo=$1; }; f a; for i in "$(f a)"; do pytest $i; done',
+                     "for i in $(pip3 --echo='1 0'); do pytest --exit=$i; done",
                      "shopt -s expand_aliases; set -o pipefail\nalias p='pip3 x --exit=3'\np | cat && pytest a",
                      "set -o pipefail; pip3 x --exit=1 | cat && pytest a; pip3 x --exit=1",
                      "pytest b; if echo x | grep -q y; then pytest a; fi; pip3 x | grep -q y && pytest a",
