@@ -6694,8 +6694,8 @@ def command() -> None:
 # follows from that (a handler, a trap, `set -e`, a pipe) is bash's own doing, so the runner cannot get it wrong.
 # The scout is a second bash that goes through the same script ahead of the shell. It reports the tests that it finds,
 # takes each for passed, and the runner starts them. Other programs it does not run: it waits until the shell has run
-# one, then takes over its status and the variables that the command has set. Where the scout is wrong, a test has run
-# too early, or for nothing: `note_ahead` and `own_status` see to that.
+# one, then takes over its status, and the variables that the command has set or, in a `$(…)`, what it has printed.
+# Where the scout is wrong, a test has run too early, or for nothing: `note_ahead` and `own_status` see to that.
 
 # Builtins that change nothing but the shell they run in, and look at nothing else.
 CALM = names_in(
@@ -7085,6 +7085,7 @@ class ScriptFile:
 #   shell  past    number and turn, status, folder, variables         no answer: a command has ended that is no test
 #   shell  did     number; 2 if its end is told, too                  no answer: it begins
 #   shell  met     number                                             no answer: it begins, and the scout may run it
+#   shell  printed number, file                                       no answer: a `$(…)` has printed that from it on
 #   shell  trapped name of a trap, its commands                       no answer: it runs
 #   shell  ran     number and label, status                           no answer: bash has run a test itself
 #   shell  failed  line, status, label                                no answer: a handler is called
