@@ -4692,7 +4692,7 @@ ERROR_LINES = (  # the first pattern that matches any line gives the cause: the 
 )
 # What a dying Python writes, up to bash's line about it: the error, and the innermost frame that is in no library.
 PYTHON_DEATH = (
-    r"(Fatal Python error: .*)(?:\n(?:  (?!.*Fatal).*|Python .*|Thread .*)?)*\nCurrent thread .*(?:\n  .*)*?"
+    r"(Fatal Python error: (?!.*Fatal).*)(?:\n(?!.*Fatal)(?:(?:  |Python |Thread ).*)?)*\nCurrent thread .*(?:\n  .*)*?"
     r'\n  (File "(?!.*/lib/python|<frozen).*)(?:\n(?:(?:  |Thread |Extension |.*: line \d+: +\d+ ).*)?)*'
 )
 ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])"

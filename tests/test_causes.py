@@ -153,7 +153,8 @@ class CostTest(unittest.TestCase):
               "cudaErrorMemoryAllocation ", "x" * 199 + "\n", "E       \n", "Segmentation fault", "error\n", "a.A::",
               "1 failed ", ": line 1: ", "E assert ", "12345678-", "Fatal Python error: \n",
               "  File Fatal Python error: \n", "Fatal Python error: \n\nCurrent thread \n  File \"x\n  ",
-              "Fatal Python error: \nCurrent thread \n"]
+              "Fatal Python error: \nCurrent thread \n", "Thread Fatal Python error: \n",
+              "Python Fatal Python error: \n"]
 
     def test_no_log_costs_much(self) -> None:
         def give_up(_signum: int, _frame: Any) -> None:
