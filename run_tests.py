@@ -7195,7 +7195,7 @@ _rt_hook() {
   }
   local - _rt_flags=$- _rt_skip=$_rt_skips
   builtin set +aEeuvx
-  builtin export -n _rt_flags _rt_skip BASH_TRAPSIG     # `set -a` has exported them
+  builtin export -n _rt_flags _rt_skip _rt_replay BASH_TRAPSIG     # `set -a` has exported them
   local _rt_piped=$1 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5:$#-5}")
   local _rt_begins=$_rt_enters     # as a function begins, bash calls the trap a second time for its call
   _rt_enters=
@@ -7354,8 +7354,12 @@ _rt_other() {    # a command for which the scout waits: its number, variables th
 }
 _rt_keep() {     # in a `$(…)` that the scout comes to as well: what is printed from here on goes to a file, too
   [[ $_rt_within == value && -p /dev/fd/1 && ! /dev/fd/1 -ef $_rt_trace ]] || builtin return
+  [[ ! /dev/fd/1 -ef /dev/fd/193 ]] || builtin return     # errors that go there, too, would come in another order
   local _rt_path=$_rt_folder/$BASHPID.$((++_rt_asked))
-  builtin eval 'exec 1> >(_rt_copy "$1" "$_rt_path")'
+  builtin command -- "$_rt_mkfifo" "$_rt_path.pipe" || builtin return
+  # Neither `$!` nor `wait` may see it, as they would see a `>(…)`.
+  ( _rt_copy "$1" "$_rt_path" <"$_rt_path.pipe" & )
+  builtin eval 'exec 1>"$_rt_path.pipe"'
   _rt_within=kept
 }
 _rt_copy() {
@@ -7375,14 +7379,15 @@ _rt_skipped() {  # in a `$(…)` to which the scout does not come
 _rt_watch() {    # lets a function that reports its end take the place of a command
   [[ ${BASH_VERSINFO[0]}:$BASHOPTS != 4:*expand_aliases* ]] || builtin return     # see _rt_start
   _rt_after=here
-  _rt_replace "$1" "builtin command -- $1 \"\$@\" 2>&193 193>&-; _rt_report \$?"
+  _rt_replace "$1" "builtin command -- $1 \"\$@\" 2>&193 193>&-; _rt_report \"\$?\""
 }
 _rt_replace() {  # lets a function, with some bash in it, take the place of a program
   _rt_stand_in=$1 _rt_tested=$_rt_command
   # A function that is called under `set +T` runs without our trap.
   local _rt_body="local -; builtin set +aEeTuvx; $2 || builtin return"
-  # Defined by the trap, it has the script's file and line.
-  _rt_replay="function $1 () { { $_rt_body; } 193>&2 2>/dev/null; }"
+  # Defined by the trap, it has the script's file and line, and `set -a` exports it.
+  _rt_replay="function $1 () { { $_rt_body; } 193>&2 2>/dev/null; }; "
+  _rt_replay+="builtin export -fn -- $1; builtin export -n _rt_last"
 }
 _rt_report() {   # reports the end of a command
   local _rt_piped=$1
@@ -7436,7 +7441,7 @@ _rt_reads() {    # an `eval` or `source`, as the scout has it
   _rt_sees "$1"
   _rt_pipes=$2     # not empty if it may have a pipe
   builtin set -- "${_rt_arguments[@]}"
-  case $_rt_pipes in *[\`\(]*) builtin return ;; esac     # it may read the script's input
+  case $_rt_pipes in *[\`\(?]*) builtin return ;; esac     # it may read the script's input, or end it (`${x:?}`)
   builtin eval "builtin set -- $_rt_pipes"
   _rt_pipes=${*//'||'} _rt_pipes=${_rt_pipes//[!|]}
 }
@@ -8066,7 +8071,7 @@ class Script:
             way = "_rt_peek"
         first = map(inert, node.words[:1])
         code = " ".join([way, command.number, shlex.quote(" ".join(names)), *first])
-        if node.assigned and node.words:
+        if node.words:  # in a loop there may be a function by now
             return f"_rt_is_function {shlex.quote(node.name)} || {code}"
         return code
 
@@ -8560,6 +8565,8 @@ class ScriptRun(Run):
 
     def on_printed(self, number: str, path: str) -> None:
         """What a `$(…)` prints from its first command on that the scout cannot run is in this file."""
+        with suppress(OSError):
+            os.unlink(f"{path}.pipe")
         self.command_ends[number].append(f"_rt_print {shlex.quote(path)}; builtin exit")
 
     def on_moved(self, number: str, directory: str) -> None:

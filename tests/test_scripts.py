@@ -69,7 +69,7 @@ KINDS: Mapping[Sequence[Any], Sequence[str]] = {
     (9, '[ "$x" ]'): ["calm"], (9, "[ -e f ]"): ["_rt_other"], (9, "[ $(x) ]"): ["_rt_other"],
     (9, "ls -l"): ["_rt_other"], (9, "id -u"): ["_rt_peek"], (9, "ls > f"): ["_rt_other"],
     (9, "cd x"): ["_rt_move"], (9, "echo x*"): ["_rt_meets"],
-    (9, "read -r a b < f"): ["_rt_other"], (9, "A=1 make all"): ["_rt_is_function"],
+    (9, "read -r a b < f"): ["_rt_other"], (9, "A=1 make all"): ["_rt_other"],
     (9, 'IFS=, read -ra a <<< "$x"'): ["calm"], (9, "read a <<< $(x)"): ["_rt_other"],
     (9, "read -u 3 a <<< x"): ["_rt_other"], (9, 'x="${x%"${x##*[!a]}"}"'): ["calm"], (9, "export x=${y%.*}"): ["calm"],
     (9, "x=$(echo a*)"): ["_rt_meets"], (9, "x=(${y%.*}*)"): ["_rt_meets"],
@@ -971,6 +971,19 @@ class ScoutTest(TrialCase):
             "(kill -0 999999)", "pip3 x | while read -r 5x; do :; done", "(pip3 x --signal=SEGV; echo $?)",
             "(trap 'echo \"$BASH_COMMAND $LINENO\"' ERR; pip3 x --exit=1; pip3 y --exit=2)", "pytest z"))
 
+    def test_commands_of_subshells_behave_as_under_bash(self) -> None:
+        """What the shell does to hear of their ends and their output is seen neither by them nor by the script."""
+        for text in ("for i in $(pip3 --echo=1; wait; echo 2); do echo $i; done",
+                     "for i in $(sleep 60 >log & pip3 x; kill $! && wait; echo $?); do echo $i; done",
+                     "f() { pip3 x; for i in 1 2 3 4; do echo $i; echo $i$i >&2; done; }; echo $(f 2>&1)",
+                     "set -a; grep -c BASH_FUNC /proc/self/environ | cat",
+                     "IFS=12; (pip3 x --exit=1); echo \"$?\"",
+                     "(eval \"echo ${X:?is not there}\"); eval \"echo ${X:?is not there, too}\"",
+                     "for i in 1 2; do id -u | cat; id() { echo mine; }; done; id"):
+            with self.subTest(text):
+                ran = self.trial(lines(text, "pytest z"))
+                self.assertNotIn("went ahead", ran.text)
+
     def test_where_it_is_lost(self) -> None:
         """One line says where; the rest runs one by one, with bash's status."""
         for name, where, why in (
@@ -1266,7 +1279,8 @@ class ReadingTest(unittest.TestCase):
                 with self.subTest(line=line, words=words, looks=looks):
                     code = script.kind(file, line, words, functions or [""])
                     stands = "aside" not in code or line == 9  # where the script has nothing
-                    name = re.sub(r"_rt_(aside value|joins=\w+|gets=\w+); | .*", "", code, flags=re.DOTALL)
+                    name = re.sub(r"_rt_(aside value; |joins=\w+; |gets=\w+; |is_function \S+ \|\| )| .*", "", code,
+                                  flags=re.DOTALL)
                     self.assertEqual((name, stands), (kind[looks % len(kind)], True))
 
     def test_paths_of(self) -> None:
