@@ -7363,13 +7363,9 @@ _rt_keep() {     # in a `$(…)` that the scout comes to as well: what is printe
   _rt_within=kept
 }
 _rt_copy() {
-  builtin set +f
-  for _rt_fd in /proc/$BASHPID/fd/*; do      # the ends of a pipeline's pipe, perhaps: a reader would wait for us
-    case ${_rt_fd##*/} in
-      [0-2] | 191) ;;
-      *) builtin eval "exec ${_rt_fd##*/}>&-" ;;
-    esac
-  done
+  builtin set -B
+  # The ends of a pipeline's pipe, perhaps: a reader would wait for us.
+  builtin eval exec {3..190}">&-" {192..255}">&-"
   builtin command -- "$_rt_tee" "$2"
   _rt_send printed "$@"
 }

@@ -979,6 +979,7 @@ class ScoutTest(TrialCase):
                      "set -a; grep -c BASH_FUNC /proc/self/environ | cat",
                      "IFS=12; (pip3 x --exit=1); echo \"$?\"",
                      "(eval \"echo ${X:?is not there}\"); eval \"echo ${X:?is not there, too}\"",
+                     "GLOBIGNORE='*'; set +B -f -C; for i in $(pip3 --echo=1 | cat; exec >&-); do echo $i; done",
                      "for i in 1 2; do id -u | cat; id() { echo mine; }; done; id"):
             with self.subTest(text):
                 ran = self.trial(lines(text, "pytest z"))
