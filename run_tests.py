@@ -7358,7 +7358,7 @@ _rt_keep() {     # in a `$(…)` that the scout comes to as well: what is printe
   local _rt_path=$_rt_folder/$BASHPID.$((++_rt_asked))
   builtin command -- "$_rt_mkfifo" "$_rt_path.pipe" || builtin return
   # Neither `$!` nor `wait` may see it, as they would see a `>(…)`.
-  ( _rt_copy "$1" "$_rt_path" <"$_rt_path.pipe" & )
+  ( _rt_copy "$1" "$_rt_path" <"$_rt_path.pipe" & ) || builtin return
   builtin eval 'exec 1>"$_rt_path.pipe"'
   _rt_within=kept
 }
