@@ -6884,7 +6884,7 @@ class ScriptFile:
         # By name of a variable, the commands that may use it: their text has that name.
         self.commands_by_name: Dict[str, List[Node]] = defaultdict(list)
         # By line and words of each command, how it stands: the operator behind it, `<` behind a pipe, `&` in a job, and
-        # `$` in a `$(…)`.
+        # `$` in a `$(…)`, `for` in that of a loop's head.
         self.ways: Dict[Any, Set[str]] = defaultdict(set)
         # By line, what `#:` says of it, or above it of all lines below.
         self.attributes: Dict[int, Attributes] = defaultdict(Attributes)
@@ -6912,12 +6912,15 @@ class ScriptFile:
     def note_ways(self, node: Node, text: str, runs_beside: bool) -> None:
         """Note how a command stands, and those in its `$(…)`."""
         ways = {node.after, "<" * (node.before in PIPES), "&" * runs_beside}
+        inside = "$"
+        if node.kind:
+            inside = "for"
         for line in self.lines_of(node, text):
             self.ways[(line, *words_of(node))] |= ways
             if node.name == "eval":  # the commands in its words have its line, too
                 self.ways[(line, node.name)] |= ways
             for inner in walk(substituted_commands(text)):
-                self.ways[(line, *words_of(inner))].add("$")
+                self.ways[(line, *words_of(inner))].add(inside)
 
     def is_filter(self, node: Node, before_pipeline: int) -> bool:
         """Whether a command filters what tests print, or what others do, and passes: a `grep` may not."""
@@ -7274,7 +7277,7 @@ _rt_move() {     # a `cd`: both run it; before its next command each reports whe
 _rt_aside() {    # a command that stands in a `$(…)` or in a job
   [[ $BASHPID != "$_rt_shell" && ! $_rt_within ]] || builtin return
   [[ $1 != either || ! $_rt_skips ]] || _rt_lost "inside or outside of a \`\$(…)\`,"
-  _rt_within=$1
+  _rt_within=${1/head/value}     # bash expands the words of a loop before our trap: there it is not the last command's
   [[ $1 != value || ! $_rt_outer ]] || _rt_skipped
 }
 _rt_each() {     # a command that is a test or not by the values of its words: its number, its words
@@ -7353,7 +7356,8 @@ _rt_other() {    # a command for which the scout waits: its number, variables th
   esac
 }
 _rt_keep() {     # in a `$(…)` that the scout comes to as well: what is printed from here on goes to a file, too
-  [[ $_rt_within == value && -p /dev/fd/1 && ! /dev/fd/1 -ef $_rt_trace ]] || builtin return
+  # What a part of it prints may never end: `$({ yes; } | head)`.
+  [[ $_rt_within$BASH_SUBSHELL == value1 && -p /dev/fd/1 && ! /dev/fd/1 -ef $_rt_trace ]] || builtin return
   [[ ! /dev/fd/1 -ef /dev/fd/193 ]] || builtin return     # errors that go there, too, would come in another order
   local _rt_path=$_rt_folder/$BASHPID.$((++_rt_asked))
   builtin command -- "$_rt_mkfifo" "$_rt_path.pipe" || builtin return
@@ -7478,7 +7482,10 @@ SCOUT_HOOK = r"""
 _rt_skips=1      # it skips each command, unless the code for the command says that it runs it
 _rt_behind=      # it may have gone another way than the shell, and waits at the next test
 _rt_other() {
-  [[ $_rt_within != job ]] || _rt_lost "it cannot run, in a job,"
+  case $_rt_within$BASH_SUBSHELL in
+    value1 | [0-9]*) ;;
+    *) _rt_lost "it cannot run, in a job or a part of a \`\$(…)\`," ;;
+  esac
   _rt_ask wait "$1"
 }
 _rt_lost() {     # it can go no further
@@ -7824,12 +7831,12 @@ def looks_out(node: Node) -> bool:
 
 
 def has_glob(node: Node) -> bool:
-    """Whether a word of a command may be a glob."""
+    """Whether a word of a command may be a glob, or what is in a file: `$(<file)`."""
     words = " ".join([*node.words[1:], *node.assigned])
     patterns = r"\$\{\w+[#%][^}(`'\"]*\}"  # `${x%.*}`
     words = re.sub(rf"{NOT_EXPANDED}|\$\(\(.*?\)\)|\$[*?]|{patterns}", "", words)
-    is_glob = re.search(r"[*?]|(?<![\w(])\[", words) is not None
-    return is_glob and node.name not in NATIVE | {"let"}
+    looks = re.search(r"[*?]|(?<![\w(])\[", words) or re.search(r"[(`]\s*<", node.text)
+    return looks is not None and node.name not in NATIVE | {"let"}
 
 
 def is_calm(node: Node) -> bool:
@@ -7952,7 +7959,7 @@ class Script:
             return code
         if ways.intersection(PIPES):
             code = f"_rt_joins=1; {code}"
-        elif "$" in ways:
+        elif not ways.isdisjoint(("$", "for")):
             code = f"_rt_joins=perhaps; {code}"
         elif in_eval:
             code = f"_rt_joins=$_rt_pipes; {code}"
@@ -7960,10 +7967,12 @@ class Script:
             code = f"_rt_gets={node.name}; {code}"
         if "&" in ways:
             code = f"_rt_aside job; {code}"
-        elif {"$"} < ways:
+        elif len(ways) > 1 and not ways.isdisjoint(("$", "for")):
             code = f"_rt_aside either; {code}"
         elif "$" in ways:
             code = f"_rt_aside value; {code}"
+        elif "for" in ways:
+            code = f"_rt_aside head; {code}"
         return code
 
     def code_of(self, command: Site, functions: Sequence[str]) -> str:

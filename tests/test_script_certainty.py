@@ -790,8 +790,7 @@ set -o pipefail⏎echo x | bash -c 'read -r x && [ "$x" = x ] && exit 3' tests/x
 trap 'kill 0' EXIT⏎pytest a || R=1⏎exit $R ¦ trap 'kill -HUP $$; echo "@ x"' EXIT⏎pytest a⏎pytest b --exit=1
 D="a b"⏎mkdir "$D"⏎printf '[ -e made ]' >"$D/test_f"⏎printf ': >made' >"$D/test_a"⏎: >"$D/test_c"⏎chmod +x "$D"/*⏎
 /bin/true⏎"$D/test_c" || R=3⏎"$D/test_f" || R=4⏎"$D/test_a" || R=5⏎exit $R
-echo 1 >n⏎printf 'sleep 0.3; : >made' >test_a⏎printf '[ ! -e made ]' >test_f⏎chmod +x test_?⏎let "n = $(cat n)"⏎
-for ((i=0;i<n;i++)); do ./test_a || exit 3; done⏎./test_f || exit 4⏎exit 0
+echo 1 >n⏎let "n = $(cat n)"⏎for ((i=0;i<n;i++)); do pytest a --exit=1 || exit 3; done⏎pytest b⏎exit 0
 printf '[ ! -e made ]' >test_f⏎chmod +x test_f⏎if pytest a --late | grep -q no; then :; else ( : >made ); fi⏎
 ./test_f || exit 4⏎exit 0
 printf '[ ! -e made ]' >test_f⏎chmod +x test_f⏎trap ': >made' ERR⏎pytest a --late | grep -q no⏎./test_f || exit 4⏎exit 0

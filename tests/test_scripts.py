@@ -1028,10 +1028,10 @@ class AheadTest(ScriptCase):
         ran = self.overlap(
             2, """eval "$(pip3 --echo='f() { pytest "$@"; }; A=a')"; source <(pip3 --echo=B=b)""",
             'C=$(pip3 --echo=c --exit=3) || C+=d', '[[ $(pip3 --echo=e) == x ]] || C+=e',
-            'for i in $(pip3 --echo=i | sort) "$(pip3 x; pip3 y)"; do C+=${#i}; done',
+            'Y=$(pip3 x)', 'for i in $(pip3 --echo=i | sort) "$(pip3 x; pip3 y)"; do C+=${#i}; done',
             'if [[ $(pip3 --echo=f) =~ (.) ]]; then C+=${BASH_REMATCH[1]}; fi', "set -- $(pip3 --echo='g h')",
             'g() { echo "j$(pip3 --echo=j)"; }; for i in $(g); do C+=$i; done',
-            '(eval "$(pip3 --echo=D=i)"; pip3 $D; exit 4) || C+=$?', 'f $A$C --beside=b$2', 'f $B$2 --beside=$A$C')
+            '(pip3 $A; exit 4) || C+=$?', 'f $A$C --beside=b$2', 'f $B$2 --beside=$A$C')
         self.assertEqual(sorted(began(self.events(ran))[-2:]),
                          ["pytest acde115fjj4 --beside=bh", "pytest bh --beside=acde115fjj4"])
 
