@@ -6884,7 +6884,7 @@ class ScriptFile:
         # By name of a variable, the commands that may use it: their text has that name.
         self.commands_by_name: Dict[str, List[Node]] = defaultdict(list)
         # By line and words of each command, how it stands: the operator behind it, `<` behind a pipe, `&` in a job, and
-        # `$` in a `$(…)`, `for` in that of a loop's head.
+        # `value` in a `$(…)`, `head` in that of a loop's head.
         self.ways: Dict[Any, Set[str]] = defaultdict(set)
         # By line, what `#:` says of it, or above it of all lines below.
         self.attributes: Dict[int, Attributes] = defaultdict(Attributes)
@@ -6912,20 +6912,23 @@ class ScriptFile:
     def note_ways(self, node: Node, text: str, runs_beside: bool) -> None:
         """Note how a command stands, and those in its `$(…)`."""
         ways = {node.after, "<" * (node.before in PIPES), "&" * runs_beside}
-        inside = "$"
+        where = "value"
         if node.kind:
-            inside = "for"
+            where = "head"
+        inside = list(walk(substituted_commands(text)))
         for line in self.lines_of(node, text):
             self.ways[(line, *words_of(node))] |= ways
             if node.name == "eval":  # the commands in its words have its line, too
                 self.ways[(line, node.name)] |= ways
-            for inner in walk(substituted_commands(text)):
-                self.ways[(line, *words_of(inner))].add(inside)
+            for inner in inside:
+                self.ways[(line, *words_of(inner))].add(where)
 
     def is_filter(self, node: Node, before_pipeline: int) -> bool:
         """Whether a command filters what tests print, or what others do, and passes: a `grep` may not."""
-        tests = len(self.sites) - before_pipeline * node.name.endswith("grep")
-        return node.before in PIPES and node.name in FILTERS and tests > 0
+        before = 0
+        if node.name.endswith("grep"):
+            before = before_pipeline
+        return node.before in PIPES and node.name in FILTERS and len(self.sites) > before
 
     def read_attributes(self, reader: Reader) -> None:
         """Note what each `#:` says: of its line, or, where it stands alone, of all lines up to the next such one."""
@@ -7954,12 +7957,13 @@ class Script:
         node.text = text  # with its here-document
         code = self.code_of(self.add(Site(file, line, node)), functions)
         in_eval = file.ways[(line, "eval")]  # there may be a pipe behind it
-        ways = file.ways[(line, *words_of(node))] or in_eval or {"$"}
+        ways = file.ways[(line, *words_of(node))] or in_eval or {"value"}
+        inside = ways & {"value", "head"}
         if code == "calm":
             return code
         if ways.intersection(PIPES):
             code = f"_rt_joins=1; {code}"
-        elif not ways.isdisjoint(("$", "for")):
+        elif inside:
             code = f"_rt_joins=perhaps; {code}"
         elif in_eval:
             code = f"_rt_joins=$_rt_pipes; {code}"
@@ -7967,12 +7971,10 @@ class Script:
             code = f"_rt_gets={node.name}; {code}"
         if "&" in ways:
             code = f"_rt_aside job; {code}"
-        elif len(ways) > 1 and not ways.isdisjoint(("$", "for")):
+        elif inside and len(ways) > 1:
             code = f"_rt_aside either; {code}"
-        elif "$" in ways:
-            code = f"_rt_aside value; {code}"
-        elif "for" in ways:
-            code = f"_rt_aside head; {code}"
+        elif inside:
+            code = f"_rt_aside {inside.pop()}; {code}"
         return code
 
     def code_of(self, command: Site, functions: Sequence[str]) -> str:
@@ -8257,6 +8259,7 @@ class ScriptRun(Run):
             code = look()
             if code is not None:
                 del self.held[question]
+                self.awaited.pop(question, None)
                 self.shell.answer(question, code)
         if not self.shell_waits_for:
             self.signal_script()
@@ -8296,8 +8299,7 @@ class ScriptRun(Run):
         place = source, line, command, functions[0]
         if place not in self.codes:  # the other shell has not come there
             self.codes[place] = self.script.kind(file, int(line), command, functions)
-        code = self.codes[place]
-        return f"_rt_hides={'1' * self.script.hides} _rt_code={shlex.quote(code)}"
+        return f"_rt_hides={'1' * self.script.hides} _rt_code={shlex.quote(self.codes[place])}"
 
     def on_each(self, number: str, *words: str) -> str:
         """The words of a command whose text does not tell whether it is a test."""
@@ -8437,7 +8439,7 @@ class ScriptRun(Run):
         elif seen:  # only the shell knows the value: the scout waits until the shell has come to this test
             why = f"{where} gets {min(seen)}, which is set where a test fails"
             self.reasons.setdefault(why)
-            return self.end_in_shell(call.question, call.site.number, turn)
+            return self.end_in_shell(call.site.number, turn)
         elif call.stdin or len(self.scout_only) > 16 * self.schedule.pool.size:
             return None  # its input is the shell's, or the scout is far enough ahead
         else:
@@ -8492,14 +8494,13 @@ class ScriptRun(Run):
         turn = next(self.turns[number])
         if starts:
             self.turns[number] = count(turn)
-        self.held[self.question] = partial(self.end_in_shell, self.question, number, turn)
+        self.held[self.question] = partial(self.end_in_shell, number, turn)
 
-    def end_in_shell(self, question: Tuple[str, str], number: str, turn: int) -> str | None:
+    def end_in_shell(self, number: str, turn: int) -> str | None:
         """What the scout does behind a command, if that has ended in the shell so often."""
         ends = self.command_ends[number]
         if len(ends) <= turn:
             return None
-        self.awaited.pop(question, None)
         return ends[turn]
 
     def on_past(self, place: str, status: str, directory: str, path: str) -> None:

@@ -991,6 +991,7 @@ class ScoutTest(TrialCase):
             ("a sum", "pip3 $((X=3))", "only bash knows what changes by `pip3 "),
             ("a block", "{ python3 x $X || test_fail x; } >log", "a block writes log"),
             ("a function", 'f() { echo "$1"; }; f 1 >log', "only bash can run `f 1 > log`"),
+            ("a part", "for i in $( (pip3 x) ); do X=4; done", "in a job or a part of a `$(…)`, `pip3 x`"),
             ("a comment", "#: one-by-one", "`#: one-by-one`"),
         ):
             with self.subTest(name):
@@ -998,7 +999,7 @@ class ScoutTest(TrialCase):
                     "python3 a --slow || test_fail a", where, "python3 b $X --slow || test_fail b",
                     "python3 c --exit=5 || test_fail c", "exit ${X-$RET}"))
                 told, = lines_of(ran.text, "run_tests.py: ")
-                self.assertRegex(told, "tests? ran while no other did; .*: .*" + re.escape(why))
+                self.assertRegex(told, "tests ran while no other did; .*: .*" + re.escape(why))
                 words = " ".join(["python3 b", *re.findall("X=(3|4)", where), "--slow"])
                 self.assertEqual(beside(ran.events, words), [])
 
@@ -1024,7 +1025,7 @@ class AheadTest(ScriptCase):
                          (["python3 q sub --beside=r", "python3 r else-or-no-end --beside=q"], ""))
 
     def test_what_a_builtin_gets_reaches_it(self) -> None:
-        """By its only `$(…)`: its output, also where it is code, and its status."""
+        """By each `$(…)`: its output, also where it is code, and its status."""
         ran = self.overlap(
             2, """eval "$(pip3 --echo='f() { pytest "$@"; }; A=a')"; source <(pip3 --echo=B=b)""",
             'C=$(pip3 --echo=c --exit=3) || C+=d', '[[ $(pip3 --echo=e) == x ]] || C+=e',
