@@ -8130,6 +8130,7 @@ class ScriptRun(Run):
     has_failed = False  # a test has failed, and the shell knows it
     is_split = False  # errors of tests have been seen to go elsewhere than their output
     found_since = 0  # tests that the scout has found since it last waited
+    is_lost = False  # there is no scout any more
 
     def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
         super().__init__(select([], options, History(options)), host, options, trace)
@@ -8299,7 +8300,8 @@ class ScriptRun(Run):
         place = source, line, command, functions[0]
         if place not in self.codes:  # the other shell has not come there
             self.codes[place] = self.script.kind(file, int(line), command, functions)
-        return f"_rt_hides={'1' * self.script.hides} _rt_code={shlex.quote(self.codes[place])}"
+        hides = "1" * self.script.hides
+        return f"{self.alone()}_rt_hides={hides} _rt_code={shlex.quote(self.codes[place])}"
 
     def on_each(self, number: str, *words: str) -> str:
         """The words of a command whose text does not tell whether it is a test."""
@@ -8656,10 +8658,15 @@ class ScriptRun(Run):
 
     def on_lost(self, why: str) -> None:
         """Go on without the scout: it has come to what it cannot go through."""
+        self.is_lost = True
         self.reasons.setdefault(why)
         self.awaited.clear()
         self.held.clear()
         self.shell.scout.signal(SIGKILL)
+
+    def alone(self) -> str:
+        """Bash by which the shell tells no more how commands end, once nobody needs it."""
+        return "_rt_scouted=; " * (self.is_lost and not self.scout_only)
 
     # What a test is, and what its shell is told.
 
@@ -8698,7 +8705,7 @@ class ScriptRun(Run):
             self.unhandled[call.label or str(call.site.line)] += 1
             # A test ends with 1 if it did not run, or ended with 0 and fails all the same (`--leaks fail`).
             status = status or EXIT_FAILED
-        code = f"_rt_status={shell_status(status)}; "
+        code = f"{self.alone()}_rt_status={shell_status(status)}; "
         if call.goes != "shown" and result.status is not None:
             code += f"_rt_print {shlex.join(logs)}; "
         elif self.console.has_markers and self.console.shows(result):
@@ -8835,13 +8842,14 @@ class ScriptRun(Run):
                 "it with --one-by-one to be certain"
             )
             status = status or EXIT_FAILED
-        if not status and any(end.status is None for end in bad):
+        has_left_out = any(end.status is None for end in bad)
+        if not status and has_left_out:
             warn(f"{self.name}: not all tests have run: this is no pass")
             status = EXIT_FAILED
         total = total_line(ends, self.console.age(), self.schedule.pool)
         if (self.shell.status == EXIT_OK) == bool(bad):  # the script and its tests do not agree
             total += f"; {self.name} ends with {self.shell.status}, as under bash"
-        if not self.sequential:
+        if has_left_out or not self.sequential:
             tell(total)
         return status
 

@@ -622,10 +622,12 @@ class FeatureTest(ScriptCase):
         self.assertEqual({case.get("name") for case in suite_of.iter("testcase")}, set(ran.outcomes()))
 
     def test_fail_fast(self) -> None:
-        ran = self.conduct(suite(*(f"python3 {name} --exit=3 || test_fail {name} #: gpus=all" for name in "abc")),
-                           "--fail-fast", "--order", "file")
+        text = suite(*(f"python3 {name} --exit=3 || test_fail {name} #: gpus=all" for name in "abc"))
+        ran = self.conduct(text, "--fail-fast", "--order", "file")
         self.assertEqual((ran.code, ran.failures(), len(began(self.events(ran)))), (1, ["a"], 1))
         self.assertEqual(ran.outcomes(), {"a": "failed", "b": "not run", "c": "not run"})
+        process = self.begin(text, "--fail-fast", gpus="0")
+        self.assertIn(b": 1 failed, 2 not run\n", process.communicate(timeout=WAIT_S)[1])
 
     def test_what_did_not_run_is_no_pass(self) -> None:
         """Whatever the script makes of it."""
