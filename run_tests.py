@@ -8445,12 +8445,9 @@ class ScriptRun(Run):
         elif call.stdin or len(self.scout_only) > 16 * self.schedule.pool.size:
             return None  # its input is the shell's, or the scout is far enough ahead
         else:
-            shared = {
-                path
-                for busy in [dict.fromkeys(self.written, True), *self.busy.values()]
-                for path in busy.keys() & call.paths
-                if busy[path] or call.paths[path]
-            }
+            shared = set()
+            for busy in [dict.fromkeys(self.written, True), *self.busy.values()]:
+                shared |= shared_paths(call.paths, busy)
             junit = os.path.join(program.directory, junit_word(program.words[1:]))
             if junit in shared:
                 warn_once(
@@ -8899,21 +8896,33 @@ def paths_of(directory: str, *words: str) -> Dict[str, bool]:
             continue
         file = re.sub(r"(?s)^(?:[\w-]+=)+|::.*", "", named)
         path = os.path.normpath(os.path.join(directory, file))
-        owned = DATA_FILE
-        if os.path.exists(path):
-            owned = r"/(?:test_[^/]*|[^/]*_test)\.py$"
-        is_exclusive = re.match(OUTPUT, named) or re.search(owned, path)
+        is_made = re.search(DATA_FILE, path) and not os.path.exists(path)
+        is_exclusive = is_made or re.match(OUTPUT, named)
+        is_exclusive = is_exclusive or re.search(r"(?:^|/)(?:test_[^/]*|[^/]*_test)\.py$", path)
         paths[path] = bool(is_exclusive) or paths.get(path, False)
     return paths
+
+
+def shared_paths(paths: Mapping[str, bool], others: Mapping[str, bool]) -> Set[str]:
+    """The paths, as `paths_of` has them, for which one test has to wait for another."""
+    return {path for path in paths.keys() & others if paths[path] or others[path]}
 
 
 def list_script(script: Script, trace: Trace) -> int:
     """Print what a dry reading finds: each test, and why it does not run ahead; returns the exit code."""
     for file in script.files.values():
+        named: Dict[str, bool] = {}
         for site in file.sites:
             why = file.obstacle or "runs ahead"
+            paths = paths_of("", *map(unquoted, site.node.words[1:]))
+            shared = shared_paths(paths, named)
+            named.update(paths)
             if site.line >= file.one_by_one:
                 why = "`#: one-by-one`"
+            elif site.waits_for_shell or site.is_native:
+                why = "starts when the script comes to it"
+            elif shared:
+                why = f"waits for a test that has {min(shared)}, too"
             label = site.attributes.label or unquoted(site.label) or head_of(site.node)
             trace.line(f"{clean_label(label)}\t{file.name}:{site.line}\t{why}")
         if not file.sites:

@@ -472,7 +472,12 @@ class FeatureTest(ScriptCase):
                 "tests/run.sh:5:runs ahead", "timeout -k 5 1.5m torchrun d:6:runs ahead", "/x/test_e:8:runs ahead",
                 "$py_version -m pytest f:9:runs ahead", "bin/someTests:10:runs ahead"],
             lines("set -eu", "test_f() {", '  pytest "${A}/$B" #: timeout=5m', "}", "test_f || exit 1"): [
-                'pytest "${A}/$B":3:runs ahead', "test_f:5:runs ahead"],
+                'pytest "${A}/$B":3:runs ahead', "test_f:5:starts when the script comes to it"],
+            lines("pytest test_a.py -k x", "pytest test_a.py -k y", "pytest b <in", "pytest c --junitxml=x.xml",
+                  "pytest d --junitxml=x.xml"): [
+                "pytest test_a.py -k x:1:runs ahead", "pytest test_a.py -k y:2:waits for a test that has test_a.py, too",
+                "pytest b:3:starts when the script comes to it", "pytest c --junitxml=x.xml:4:runs ahead",
+                "pytest d --junitxml=x.xml:5:waits for a test that has x.xml, too"],
             lines("pytest a", "{ pytest b; } >log"): [
                 "pytest a:1:2: a block writes log", "pytest b:2:2: a block writes log"],
         }.items():
