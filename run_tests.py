@@ -6588,7 +6588,9 @@ def run_lists(
     fill_standard_descriptors()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it drops exit statuses
     send_signals_to(stop)
-    with closing(Reaper()) as reaper:
+    with closing(Reaper()) as reaper, ExitStack() as last:
+        # No second signal keeps the reaper from its work.
+        last.callback(send_signals_to, lambda _: None)
         trace = open_trace(options.color)
         for name in filter(is_script, options.lists):
             check_script(name, options)

@@ -440,6 +440,19 @@ class RunnerTest(FaultCase):
                 out, err = process.communicate(timeout=WAIT_S)
                 self.assertEqual((process.returncode, out, err, self.left()), (128 + signum, b"", b"", {}))
 
+    def test_a_second_signal_while_the_reaper_works(self) -> None:
+        """Whoever sends two at once, as make does at Ctrl-C, leaves nothing either."""
+        up = Fifo(self, "up")
+        self.drive("import os", "kill_all = run_tests.kill_all", "def again(look):", "    os.kill(os.getpid(), 15)",
+                   "    return kill_all(look)", "run_tests.kill_all = again")
+        self.write("tests.txt", "export X=$(echo up >up; $NAP)\ntrue\n")
+        process = self.start("tests.txt", env={"TMPDIR": self.folder})
+        up.lines()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=WAIT_S)
+        self.assertEqual((process.returncode, out, err, self.left()), (130, b"", b"", {}))
+        self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("run_tests.py.")], [])
+
 
 class MachineTest(FaultCase):
     def test_a_clock_that_runs_backwards(self) -> None:
