@@ -4427,12 +4427,16 @@ class Host:
         try:
             self.workers.submit(self.run_attempt, attempt)
         except RuntimeError as error:  # threading cannot start a thread, and gives no errno
+            # The pool keeps the call, and a thread that becomes free comes to it.
+            attempt.process.is_gone = True
             why = f"cannot run {attempt.test.label}: {error}; raise `ulimit -u`"
             self.post(Broken(attempt.test, why))
 
     def run_attempt(self, attempt: Attempt) -> None:
         """Run one attempt and post how it has ended. Never raises. Called in a pool thread, with all that it calls."""
         test = attempt.test
+        if attempt.process.is_gone:
+            return
         try:
             self.post(self.run_process(attempt))
         except BaseException as error:  # a thread that dies in silence would hang the run
