@@ -6711,14 +6711,15 @@ CALM = names_in(
 # SETS: builtins whose words may name variables that they set.
 SETS = names_in("local export declare typeset readonly read mapfile readarray getopts printf")
 MOVES = names_in("cd pushd popd")
-# Builtins that always pass, and that change more than variables.
-CHANGERS = names_in("set let unset shopt")
-# DEEDS: arguments by which some that only look do more.
-DEEDS: Mapping[str, str] = {
-    "awk": r"system|getline|[>|]|\s-\w*[if]",
-    "date": r"\s-\w*s|--set",
-    "hostname": r"\s(?!-[sfidIA]\b)\S",
-}
+# OPEN: builtins that change more of the shell than variables, or of which only bash knows what they change.
+OPEN = names_in(
+    "set let unset shopt alias unalias pushd popd return shift ulimit umask exit eval source . builtin command"
+)
+# DEEDS: commands, each behind its name, whose arguments do more than to look.
+DEEDS = (
+    r"(?s)awk .*(?:system|getline|[>|]|\s-\w*[if])|date .*(?:\s-\w*s|--set)"
+    r"|hostname \S+.*\s(?!-[sfidIA]\b)\S"
+)
 # PURE: commands that look at their words alone. BLIND: commands that see nothing that a test makes. LOOKING: commands
 # that may run ahead in a `$(…)` of a test's words.
 PURE = names_in("basename bc cd dirname echo expr false nproc printf pwd seq true uname") | {""}
@@ -6863,9 +6864,10 @@ def substitutes(text: str, names: Container[str]) -> bool:
 
 
 def is_among(node: Node, names: Container[str]) -> bool:
-    """Whether a command is one of these, or an `awk "BEGIN…"` that only calculates."""
-    reckons = re.match(r"awk [\"']BEGIN\b", node.text) is not None
-    return node.name in names or (reckons and looks_only(node))
+    """Whether a command only looks, and is one of these or an `awk "BEGIN…"`, which calculates."""
+    if re.match(DEEDS, f"{node.name} {node.text}"):
+        return False
+    return node.name in names or re.match(r"awk [\"']BEGIN\b", node.text) is not None
 
 
 class ScriptFile:
@@ -7814,7 +7816,7 @@ def is_open(node: Node) -> bool:
         return True
     if node.name != "export" and has_unknown_names(node):
         return True
-    return node.name in CALM - SETS - CHECKS - {"cd"} - INFALLIBLE | CHANGERS
+    return node.name in OPEN
 
 
 def acts(node: Node) -> bool:
@@ -7824,12 +7826,6 @@ def acts(node: Node) -> bool:
     is_pure = substitutes(node.text, PURE) and not files_of(node)
     writes = re.search(">& [3-9]", " ".join(chain(*node.redirects))) is not None
     return is_program or has_input or writes or not is_pure or looks_out(node)
-
-
-def looks_only(node: Node) -> bool:
-    """Whether a command has no arguments by which it does more than to look, and says the same in both shells."""
-    does = re.search(DEEDS.get(node.name, "(?!)"), node.text)
-    return not (does or files_of(node) or re.search(VALUES_THAT_DIFFER, node.text))
 
 
 def looks_out(node: Node) -> bool:
@@ -7867,7 +7863,7 @@ def is_calm(node: Node) -> bool:
 def tells_time(node: Node) -> bool:
     """Whether a command only sets variables to a time: `start=$(date +%s)`."""
     inner = walk(substituted_commands(node.text))
-    is_clock = all(each.name == "date" and looks_only(each) for each in inner)
+    is_clock = all(is_among(each, {"date"}) and not files_of(each) for each in inner)
     rest = re.sub(r"\b(?:SECONDS|EPOCH\w+)\b|[(`]\s*date\b", "", node.text)
     is_plain = not re.search(rf"{VALUES_THAT_DIFFER}|{DOES}|[<>]\(", rest)
     return node.name in ("", "local") and rest != node.text and is_clock and is_plain
@@ -8080,7 +8076,8 @@ class Script:
         if is_told(node):
             return f"_rt_meets {command.number}; _rt_pipes=perhaps _rt_skip="
         way = "_rt_other"
-        if node.words and is_among(node, BLIND) and looks_only(node):
+        differs = re.search(VALUES_THAT_DIFFER, node.text) or files_of(node)
+        if node.words and is_among(node, BLIND) and not differs:
             way = "_rt_peek"
         first = map(inert, node.words[:1])
         code = " ".join([way, command.number, shlex.quote(" ".join(names)), *first])
