@@ -6822,8 +6822,9 @@ def files_of(node: Node, operators: str = "[^<]*[<>](?!<)") -> List[str]:
     return files
 
 
-def label_word(text: str) -> str:
-    """The bash word for a label that is written so: its variables expand, unless more than that could happen."""
+def label_word(handler: Node) -> str:
+    """The bash word for the label that a handler gets: its variables expand, unless more than that could happen."""
+    text = "".join(handler.words[1:2])
     if re.fullmatch(LABEL, text) and not re.search(VALUES_THAT_DIFFER, text):
         word = text.replace('"', "").replace("$@", "$*")
         return f'"{word}"'
@@ -7039,7 +7040,7 @@ class ScriptFile:
             tested = before[0]
             if not (tested.words or tested.kind):  # assignments alone
                 break
-            return tested, label_word("".join(calls[0].words[1:2]))
+            return tested, label_word(calls[0])
         return None, ""
 
     def is_test(self, node: Node) -> bool:
@@ -7996,8 +7997,7 @@ class Script:
         if node.name == "trap":
             return "_rt_trapped"
         if node.name in self.options.handlers:
-            label = "".join(node.words[1:2])
-            return f"_rt_failed {label_word(label)}"
+            return f"_rt_failed {label_word(node)}"
         reads = node.name in ("source", ".", "eval")
         # Bash opens its redirections for all commands in it, before our trap sees the first of these.
         if (reads or is_function) and files_of(node):
@@ -8015,9 +8015,9 @@ class Script:
 
     def calm_code(self, command: Site) -> str:
         """Bash for a command that both run."""
-        if re.search(SHOWS_TRAPS, command.node.text):
-            return "_rt_shows"
         node = command.node
+        if re.search(SHOWS_TRAPS, node.text):
+            return "_rt_shows"
         if has_glob(node) and not node.kind:  # bash has expanded the words of a `for` already
             return f"_rt_meets {command.number}; _rt_skip="
         if (node.kind or substitutes(node.text, PURE)) and not looks_out(node):
@@ -8093,11 +8093,9 @@ def can_fail(node: Node) -> bool:
 
 def end_of(node: Node, status: int, directory: str, values: str) -> str:
     """Bash by which the scout takes over a command's end in the shell: status, folder, variables (by `declare -p`)."""
-    is_native = node.name in NATIVE
-    must_fail = status != 0 and not is_native
-    gets = re.fullmatch(rf"({NAME})=(\"?)(?:\$\([\s\S]*\)|`[^`]*`)\2", node.text)
-    if is_open(node) or (must_fail and not (gets or can_fail(node))):
-        return "_rt_lost 'only bash knows what changes by'"
+    lost = "_rt_lost 'only bash knows what changes by'"
+    if is_open(node):
+        return lost
     folder = shlex.quote(directory)
     lines = [f"[[ $PWD == {folder} ]] || cd -- {folder}"]
     is_local = node.name in ("local", "declare", "typeset") and " -g" not in node.text
@@ -8110,13 +8108,16 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
         elif "x" in flags:
             lines.append(f"export {name}")
     sets = re.search(rf"\(\(|=~|{DOES}", node.text)
-    if is_native and (status or sets):  # else it may be skipped: it has passed
+    gets = re.fullmatch(rf"({NAME})=(\"?)(?:\$\([\s\S]*\)|`[^`]*`)\2", node.text)
+    if node.name in NATIVE and (status or sets):
         lines.append(f"_rt_native {status}")
-    if must_fail and gets:
+    elif status and gets:
         lines.append(f'_rt_gives {status} "${gets.group(1)}"')
-    elif must_fail:
+    elif status and can_fail(node):
         lines.append(f"_rt_fail {status} {node.name}")
-    return "\n".join(lines)
+    elif status:
+        return lost
+    return "\n".join(lines)  # behind a status of 0 the scout skips it
 
 
 class ScriptRun(Run):
