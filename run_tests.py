@@ -8517,11 +8517,8 @@ class ScriptRun(Run):
         self.on_did(number, is_past=int(pid) == self.shell.process.pid)
         if command.node.name == "exec":  # for all tests behind it
             self.is_split = bool(splits_output(command.node))
-        values = ""
-        if path:
-            with open(path, "rb") as file:
-                values = to_text(file.read())
-            os.unlink(path)
+        values = text_of(path)
+        clear_name(path)
         self.command_ends[number].append(end_of(command.node, int(status), directory, values))
 
     def note_ahead(
