@@ -8672,13 +8672,12 @@ class ScriptRun(Run):
         """The standard input of a test that this process would start, as in `Call.stdin`."""
         path = f"/proc/{pid}/fd/0"
         try:
-            stdin_status = os.stat(path)
+            if os.path.samefile(path, os.devnull):
+                return ""
+            if os.path.samefile(path, "/proc/self/fd/0"):
+                return "-" * self.sequential
         except OSError:  # it is closed
             return ""
-        if os.path.samestat(stdin_status, os.stat(os.devnull)):
-            return ""
-        if os.path.samestat(stdin_status, os.fstat(0)):
-            return "-" * self.sequential
         if proc_number(f"{pid}/fdinfo/0", rb"pos:\s*(\d+)"):
             return None if self.sequential else ""
         return path
