@@ -7588,9 +7588,9 @@ class Asked(NamedTuple):
     words: Sequence[str]
 
 
-def own_variables(words: Mapping[str, Any]) -> str:
+def own_variables(words: Mapping[str, str]) -> str:
     """Bash that gives the hook's variables their values."""
-    return "".join(f"_rt_{name}={shlex.quote(str(word))}\n" for name, word in words.items())
+    return "".join(f"_rt_{name}={shlex.quote(word)}\n" for name, word in words.items())
 
 
 class ScriptShell:
@@ -7624,36 +7624,34 @@ class ScriptShell:
         self.kept = fresh_file(log)
         words = {
             "folder": self.folder,
-            "mkfifo": find_program("mkfifo") or "mkfifo",
-            "cat": find_program("cat") or "cat",
-            "tee": find_program("tee") or "tee",
             "scouted": "1" * has_scout,
             "trace": f"/proc/{os.getpid()}/fd/{self.stream}",
             "bash_env": os.environ.get("BASH_ENV", ""),
         }
+        for name in ("mkfifo", "cat", "tee"):
+            words[name] = find_program(name) or name
         text = f"#!{self.job.bash} -p\n{own_variables({**words, 'role': 'shell'})}{ASK}{STUB}"
         stub = self.reaper.scratch.write(text)
         os.chmod(stub, 0o755)
         words["stub"] = stub * os.access(stub, os.X_OK)
         # We keep one end open: else poll would report the pipe's end again and again.
         stream = os.dup(self.stream)
-        jobs = [(self.process, self.job_of("shell", words), stream)]
+        jobs = [(self.process, self.job_of("shell", SHELL_HOOK, words), stream)]
         if has_scout:
-            scout = self.job_of("scout", words)._replace(stdin="")
+            scout = self.job_of("scout", SCOUT_HOOK, words)._replace(stdin="")
             # Not /dev/null: the hook must see that a script's `2>/dev/null` differs.
             nowhere = os.open("/dev/zero", os.O_RDWR)
             jobs.append((self.scout, scout, nowhere))
         threading.Thread(target=self.run, args=(jobs,), daemon=True).start()
         threading.Thread(target=self.listen, daemon=True).start()
 
-    def job_of(self, role: str, words: Mapping[str, Any]) -> Job:
-        """The job of one of the shells, with its hook and its pipes."""
+    def job_of(self, role: str, hook: str, words: Mapping[str, str]) -> Job:
+        """The job of one of the shells, with its part of the hook and its pipes."""
         reply = f"{self.folder}/{role}"
         os.mkfifo(reply)
         os.mkfifo(f"{reply}.ask")
         self.asked[os.open(f"{reply}.ask", os.O_RDWR | os.O_NONBLOCK)] = b""
         own = own_variables({**words, "role": role, "reply": reply})
-        hook = {"shell": SHELL_HOOK, "scout": SCOUT_HOOK}[role]
         text = f"unset BASH_ENV\n{own}{ASK}{HOOK}{hook}{LAST_OF_HOOK}"
         path = self.reaper.scratch.write(text)
         environment = {**os.environb, b"BASH_ENV": path.encode()}
