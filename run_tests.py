@@ -7588,6 +7588,10 @@ class Asked(NamedTuple):
     words: Sequence[str]
 
 
+# What an answer needs of its question: the path of the pipe for it, and the question's number.
+Question = Tuple[str, str]
+
+
 def own_variables(words: Mapping[str, str]) -> str:
     """Bash that gives the hook's variables their values."""
     return "".join(f"_rt_{name}={shlex.quote(word)}\n" for name, word in words.items())
@@ -7721,7 +7725,7 @@ class ScriptShell:
                     written = os.write(self.kept, data)
                     data = data[written:]
 
-    def answer(self, question: Tuple[str, str], code: str) -> None:
+    def answer(self, question: Question, code: str) -> None:
         """Answer a shell's question with bash code. Nothing happens if the shell has been killed meanwhile."""
         reply, number = question
         try:
@@ -7754,7 +7758,7 @@ class Call(NamedTuple):
     paths: Mapping[str, bool]
     # As `Test.stdin`. None: tests run one by one and it shares its input with a loop around it, so bash runs it.
     stdin: str | None
-    question: Tuple[str, str]  # the path for the answer, and its number
+    question: Question
 
     @property
     def key(self) -> Tuple[str, str]:
@@ -8127,7 +8131,7 @@ class ScriptRun(Run):
     batch_at = inf  # when the new ones of the waiting tests may start
     bash_has_ended = False
     kill_at = inf  # once the script has been sent a signal: when it is killed, if it goes on
-    question = ("", "")  # the path for the answer to the last question, and its number
+    question = ("", "")  # the last one
     role = ""  # which shell has asked it
     has_failed = False  # a test has failed, and the shell knows it
     is_split = False  # errors of tests have been seen to go elsewhere than their output
@@ -8147,10 +8151,9 @@ class ScriptRun(Run):
         self.script = script
         self.codes: Dict[Words, str] = {}  # by place and words, what a command is
         self.environments: Dict[bytes, Any] = {}  # as `read_program` knows them
-        # By question of the scout without an answer yet: a function that returns the answer, or None to let it wait.
-        self.held: Dict[Tuple[str, str], Callable[[], str | None]] = {}
-        # By question, the commands for whose end the scout, or a subshell of it, waits now.
-        self.awaited: Dict[Tuple[str, str], Site] = {}
+        # By question of the scout, or of a subshell of it, without an answer yet: the command where it waits, and a
+        # function that returns the answer, or None to let it wait.
+        self.held: Dict[Question, Tuple[Site, Callable[[], str | None]]] = {}
         # By number of a command, for each time that it has ended in the shell: what the scout does then, as bash.
         self.command_ends: Dict[str, List[str]] = defaultdict(list)
         # By label, how many failures are recorded for which the script has not called a handler yet.
@@ -8254,19 +8257,17 @@ class ScriptRun(Run):
 
     def follow_up(self) -> None:
         """What any event may have made possible or necessary."""
-        schedule = self.schedule
         now = monotonic()
         if now >= self.batch_at:
             self.submit()
-        for question, look in list(self.held.items()):
+        for question, (_, look) in list(self.held.items()):
             code = look()
             if code is not None:
                 del self.held[question]
-                self.awaited.pop(question, None)
                 self.shell.answer(question, code)
         if not self.shell_waits_for:
             self.signal_script()
-        if now >= self.kill_at or len(schedule.interrupts) > 1:
+        if now >= self.kill_at or len(self.schedule.interrupts) > 1:
             self.shell.process.signal(SIGKILL)
 
     def signal_script(self) -> None:
@@ -8360,7 +8361,7 @@ class ScriptRun(Run):
             self.on_lost("`#: one-by-one`")
         else:
             turn = next(self.turns[site.number])
-            self.held[self.question] = partial(self.scout_at_test, call, turn)
+            self.held[self.question] = site, partial(self.scout_at_test, call, turn)
         return None
 
     def shell_at_test(self, call: Call) -> None:
@@ -8428,7 +8429,7 @@ class ScriptRun(Run):
             has_parted=is_main,
             is_minor=True,
         )
-        awaited = [command for command in self.awaited.values() if not command.label]
+        awaited = [command for command, _ in self.held.values() if not command.label]
         if awaited and is_main:
             self.on_lost(f"bash has come to {site.where}, and not to {awaited[0].described}")
 
@@ -8491,11 +8492,10 @@ class ScriptRun(Run):
                 why += "; --calm REGEX names what need not"
             self.reasons.setdefault(why)
         self.found_since = 0
-        self.awaited[self.question] = command
         turn = next(self.turns[number])
         if starts:
             self.turns[number] = count(turn)
-        self.held[self.question] = partial(self.end_in_shell, number, turn)
+        self.held[self.question] = command, partial(self.end_in_shell, number, turn)
 
     def end_in_shell(self, number: str, turn: int) -> str | None:
         """What the scout does behind a command, if that has ended in the shell so often."""
@@ -8552,7 +8552,7 @@ class ScriptRun(Run):
             if number in self.past:  # perhaps in a subshell that never tells
                 self.on_lost(f"bash has not told the end of {command.described}")
             self.past.add(number)
-        is_awaited = any(each is command for each in self.awaited.values())
+        is_awaited = any(each is command for each, _ in self.held.values())
         if acts(command.node):
             self.note_ahead(
                 command.described,
@@ -8656,7 +8656,6 @@ class ScriptRun(Run):
         """Go on without the scout: it has come to what it cannot go through."""
         self.is_lost = True
         self.reasons.setdefault(why)
-        self.awaited.clear()
         self.held.clear()
         self.shell.scout.signal(SIGKILL)
 
