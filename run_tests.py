@@ -6601,7 +6601,7 @@ def run_lists(
             script = read_script(name, options)
             if options.list:
                 return list_script(script, trace)
-            return ScriptRun(script, find_host(options, reaper), options, trace).perform()
+            return ScriptRun(script, find_host(options, reaper), trace).perform()
         for option in changed_options(options, SCRIPT_OPTIONS):
             warn(f"{option} is for scripts (.sh or #!); for a list it does nothing")
         os.environ.pop("RUN_TESTS_OPTS", None)  # they are not for a runner in a test
@@ -8138,7 +8138,8 @@ class ScriptRun(Run):
     found_since = 0  # tests that the scout has found since it last waited
     is_lost = False  # there is no scout any more
 
-    def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
+    def __init__(self, script: Script, host: Host, trace: Trace) -> None:
+        options = script.options
         super().__init__(select([], options, History(options)), host, options, trace)
         self.history = read_history(options)
         self.name = options.lists[0]
@@ -8199,7 +8200,7 @@ class ScriptRun(Run):
                 f"{self.name}:{file.bare[0]}: {count} without `|| test_fail` may test something, too; --tests REGEX "
                 "gives slots to what now runs in the script's own shell"
             )
-        if len(file.sites) > 1 and self.script.options.tests:
+        if len(file.sites) > 1 and self.options.tests:
             way = "no handlers"
             if re.search(r"(?m)^\s*set -\w*e", file.text) and "set +e" not in file.text:
                 way = "set -e"
@@ -8316,7 +8317,7 @@ class ScriptRun(Run):
             code = f"_rt_is_function {name} || {self.script.other_code(command)}"
             if text in ("true", "false"):  # `if $VERBOSE; then`
                 code = "_rt_skip="
-            if self.script.options.looks_like_test(text):
+            if self.options.looks_like_test(text):
                 code = self.script.test_code(command)
             self.codes[place] = code
         return self.codes[place]
@@ -8614,7 +8615,7 @@ class ScriptRun(Run):
         text = " ".join(words)
         if name != "eval":
             text = text_of(os.path.join(directory, *words[:1]))
-        obstacle = ScriptFile(name, text, self.script.options).obstacle
+        obstacle = ScriptFile(name, text, self.options).obstacle
         if obstacle:
             return f"_rt_lost {shlex.quote(f'{obstacle}, in')}"
         return "_rt_skip="
