@@ -7805,10 +7805,13 @@ def read_program(mark: str, known: Dict[bytes, Any]) -> Program | None:
 
 def is_told(node: Node) -> bool:
     """Whether a builtin does in the scout what it does in the shell once it knows what each `$(…)` in it prints."""
-    is_builtin = node.name in CALM - {"command", "builtin"} and not files_of(node)
-    reads = node.name in NATIVE and re.search(RUNS_INSIDE, node.text) is not None
-    is_same = not re.search(rf"^{FILE_TEST}|{VALUES_THAT_DIFFER}", node.text)
-    return is_builtin and is_same and (is_open(node) or reads)
+    if node.name not in CALM - {"command", "builtin"} or files_of(node):
+        return False
+    if re.search(rf"^{FILE_TEST}|{VALUES_THAT_DIFFER}", node.text):
+        return False
+    if node.name in NATIVE:
+        return re.search(RUNS_INSIDE, node.text) is not None
+    return is_open(node)
 
 
 def is_open(node: Node) -> bool:
@@ -7827,7 +7830,7 @@ def acts(node: Node) -> bool:
     is_program = node.name not in CALM | SETS | BLIND and head_of(node) != "cat"
     has_input = node.name in READS and "<<" not in node.text
     is_pure = substitutes(node.text, PURE) and not files_of(node)
-    writes = re.search(">& [3-9]", " ".join(chain(*node.redirects))) is not None
+    writes = re.search(r">&\s*[3-9]", node.text) is not None
     return is_program or has_input or writes or not is_pure or looks_out(node)
 
 
