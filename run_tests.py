@@ -8360,16 +8360,16 @@ class ScriptRun(Run):
             self.question,
         )
         if self.role == "shell":
-            self.shell_at_test(call)
-        elif site.line >= site.file.one_by_one:
+            return self.shell_at_test(call)
+        if site.line >= site.file.one_by_one:
             self.on_lost("`#: one-by-one`")
         else:
             turn = next(self.turns[site.number])
             self.held[self.question] = site, partial(self.scout_at_test, call, turn)
         return None
 
-    def shell_at_test(self, call: Call) -> None:
-        """The shell waits for a test."""
+    def shell_at_test(self, call: Call) -> str | None:
+        """The shell waits for a test, unless it is to run it itself."""
         self.show()
         # Forget the files of tests that the shell has left behind: they have ended.
         self.written = {
@@ -8382,8 +8382,7 @@ class ScriptRun(Run):
             test.stdin.startswith("/") for test in self.shell_waits_for
         )
         if is_read or call.stdin is None:
-            self.shell.answer(call.question, '_rt_run "$@"')
-            return
+            return '_rt_run "$@"'
         self.let_scout_past(call.site)
         same = (test for test, ahead in self.scout_only.items() if ahead.key == call.key)
         found = next(same, None)
@@ -8409,6 +8408,7 @@ class ScriptRun(Run):
             self.batch_at = -inf
         if test not in self.busy:
             self.retire(test)
+        return None
 
     def let_scout_past(self, site: Site, status: int = 0) -> None:
         """Let the scout, if it waits for this test, go on as if the test had passed; a `status` stops the scout."""
@@ -8547,12 +8547,12 @@ class ScriptRun(Run):
                 )
 
     def on_did(self, number: str, tells: str = "", is_past: bool = False) -> None:
-        """The shell begins a command that is no test, or has come to its end. With 2, it tells of both.
+        """The shell begins a command that is no test, or has come to its end. If it `tells`, it tells of both.
 
         A background test above it may have begun under bash, too.
         """
         command = self.script.commands[number]
-        if tells == "2":
+        if tells:
             if number in self.past:  # perhaps in a subshell that never tells
                 self.on_lost(f"bash has not told the end of {command.described}")
             self.past.add(number)
