@@ -8158,8 +8158,10 @@ class ScriptRun(Run):
         # By question of the scout, or of a subshell of it, without an answer yet: the command where it waits, and a
         # function that returns the answer, or None to let it wait.
         self.held: Dict[Question, Tuple[Site, Callable[[], str | None]]] = {}
-        # By number of a command, for each time that it has ended in the shell: what the scout does then, as bash.
-        self.command_ends: Dict[str, List[str]] = defaultdict(list)
+        # By role of a shell and number of a command, how often that shell has come to it.
+        self.turns: Dict[Any, Iterator[int]] = defaultdict(count)
+        # By number and turn of a command that has ended in the shell: what the scout does then, as bash.
+        self.command_ends: Dict[Any, str] = {}
         # By label, how many failures are recorded for which the script has not called a handler yet.
         self.unhandled: Dict[str, int] = Counter()
         self.shell_waits_for: Dict[Test, Call] = {}  # tests for which the shell waits
@@ -8172,10 +8174,8 @@ class ScriptRun(Run):
         self.written: Dict[str, Test] = {}
         # Known ends of commands (`number:pid:turn`; two shells may tell), and numbers of commands without one yet.
         self.past: Set[str] = set()
-        # By number of a `cd`, the folders to which it has led the scout, one for each time.
-        self.moves: Dict[str, List[str]] = defaultdict(list)
-        # By number, how often the scout has come to a command, or the shell to a `cd`.
-        self.turns: Dict[str, Iterator[int]] = defaultdict(count)
+        # By number and turn of a `cd`, the folder to which it has led the scout.
+        self.moves: Dict[Any, str] = {}
         self.ended: Dict[Test, int] = {}  # tests that have ended, and how many were known then
         # By key of a program, how many tests were known when it had ended for the first time.
         self.tried: Dict[str, int] = {}
@@ -8364,7 +8364,7 @@ class ScriptRun(Run):
         if site.line >= site.file.one_by_one:
             self.on_lost("`#: one-by-one`")
         else:
-            turn = next(self.turns[site.number])
+            turn = next(self.turns["scout", site.number])
             self.held[self.question] = site, partial(self.scout_at_test, call, turn)
         return None
 
@@ -8417,7 +8417,7 @@ class ScriptRun(Run):
             code = "_rt_lost 'only bash knows what changes by'"
         if status:
             code = "_rt_lost 'a failure of'"
-        self.command_ends[site.number].append(code)
+        self.let_scout_on(site.number, code)
 
     def note_missed(self, call: Call) -> None:
         """The shell has come to a test that the scout has not found. If the scout waits elsewhere, they have parted."""
@@ -8448,7 +8448,7 @@ class ScriptRun(Run):
         elif seen:  # only the shell knows the value: the scout waits until the shell has come to this test
             why = f"{where} gets {min(seen)}, which is set where a test fails"
             self.reasons.setdefault(why)
-            return self.end_in_shell(call.site.number, turn)
+            return self.command_ends.get((call.site.number, turn))
         elif call.stdin or len(self.scout_only) > 16 * self.schedule.pool.size:
             return None  # its input is the shell's, or the scout is far enough ahead
         else:
@@ -8496,17 +8496,15 @@ class ScriptRun(Run):
                 why += "; --calm REGEX names what need not"
             self.reasons.setdefault(why)
         self.found_since = 0
-        turn = next(self.turns[number])
+        turn = next(self.turns["scout", number])
         if starts:
-            self.turns[number] = count(turn)
-        self.held[self.question] = command, partial(self.end_in_shell, number, turn)
+            self.turns["scout", number] = count(turn)
+        self.held[self.question] = command, partial(self.command_ends.get, (number, turn))
 
-    def end_in_shell(self, number: str, turn: int) -> str | None:
-        """What the scout does behind a command, if that has ended in the shell so often."""
-        ends = self.command_ends[number]
-        if len(ends) <= turn:
-            return None
-        return ends[turn]
+    def let_scout_on(self, number: str, code: str) -> None:
+        """Let the scout do this as soon as it comes to a command as often as the shell has."""
+        turn = next(self.turns["shell", number])
+        self.command_ends[number, turn] = code
 
     def on_past(self, place: str, status: str, directory: str, path: str) -> None:
         """A command of the shell has ended that is no test. Behind a failure, tests below it may have begun."""
@@ -8521,7 +8519,7 @@ class ScriptRun(Run):
             self.is_split = bool(splits_output(command.node))
         values = text_of(path)
         clear_name(path)
-        self.command_ends[number].append(end_of(command.node, int(status), directory, values))
+        self.let_scout_on(number, end_of(command.node, int(status), directory, values))
 
     def note_ahead(
         self,
@@ -8569,21 +8567,20 @@ class ScriptRun(Run):
     def on_met(self, number: str) -> None:
         """The shell begins a command that the scout runs, too, but not earlier: both are to see the same files."""
         self.on_did(number)
-        self.command_ends[number].append("")
+        self.let_scout_on(number, "")
 
     def on_printed(self, number: str, path: str) -> None:
         """What a `$(…)` prints from its first command on that the scout cannot run is in this file."""
         with suppress(OSError):
             os.unlink(f"{path}.pipe")
-        self.command_ends[number].append(f"_rt_print {shlex.quote(path)}; builtin exit")
+        self.let_scout_on(number, f"_rt_print {shlex.quote(path)}; builtin exit")
 
     def on_moved(self, number: str, directory: str) -> None:
         """A shell has come through a `cd`. Where the scout was elsewhere behind that, a test may have made a folder."""
+        turn = next(self.turns[self.role, number])
         if self.role == "scout":
-            self.moves[number].append(directory)
-            return
-        turn = next(self.turns[number])
-        if self.moves[number][turn : turn + 1] != [directory]:
+            self.moves[number, turn] = directory
+        elif self.moves.get((number, turn)) != directory:
             self.note_ahead(self.script.commands[number].described)
 
     def on_trapped(self, name: str, text: str) -> None:
