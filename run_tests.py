@@ -7748,6 +7748,9 @@ class Call(NamedTuple):
     """A test to which a shell has come."""
 
     site: Site
+    key: Tuple[
+        str, str
+    ]  # equal for the calls of both shells: the number of the site, and the key of the program
     label: str
     goes: str  # where output and errors go: both to the trace (`shown`), both elsewhere (`together`), or `apart`
     shell: str  # which shell has come to it: the path of its pipe for answers (a subshell of it may ask)
@@ -7759,11 +7762,6 @@ class Call(NamedTuple):
     # As `Test.stdin`. None: tests run one by one and it shares its input with a loop around it, so bash runs it.
     stdin: str | None
     question: Question
-
-    @property
-    def key(self) -> Tuple[str, str]:
-        """What the calls of both shells have in common for one test."""
-        return self.site.number, self.program.key
 
 
 class Program(NamedTuple):
@@ -8349,6 +8347,7 @@ class ScriptRun(Run):
         site = self.script.commands[number]
         call = Call(
             site,
+            (number, program.key),
             label,
             goes,
             shell,
