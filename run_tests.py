@@ -7878,12 +7878,12 @@ def variables_of(node: Node) -> List[str]:
     words = node.assigned * (not node.words)  # else only the command gets them
     if node.name in SETS:
         words = node.words[1:]
-    names = [re.split(r"\+?=|\[", word.lstrip("\"'"))[0] for word in words]
+    # To ask for the value of RANDOM changes it.
+    named = rf"(?:^|\0)[\"']*(?!S?RANDOM\b)({NAME})(?=\+?=|\[|\0|$)"
+    names = re.findall(named, "\0".join(words))
     names += re.findall(DEFAULTS, node.text)
     if node.name in READS | MOVES:
         names += ["REPLY", "MAPFILE", "OLDPWD"]  # one of them
-    # To ask for the value of RANDOM changes it.
-    names = [name for name in names if re.fullmatch(rf"(?!S?RANDOM$){NAME}", name)]
     if node.name == "export" and has_unknown_names(node):
         names.append("-x")  # all that is exported
     return names
