@@ -6941,7 +6941,6 @@ class ScriptFile:
 
     def read_attributes(self, reader: Reader) -> None:
         """Note what each `#:` says: of its line, or, where it stands alone, of all lines up to the next such one."""
-        end = self.text.count("\n") + 2
         for comment in reader.comments:
             marker, _, text = comment.text.partition(":")
             line = self.line_of(comment.start)
@@ -6951,10 +6950,10 @@ class ScriptFile:
                 self.one_by_one = min(self.one_by_one, line)
                 continue
             mistakes: List[str] = []
-            lines = range(line, line + 1)
+            end = line + 1
             defaults = self.attributes[line]
             if not self.text[: comment.start].rpartition("\n")[2].strip():
-                lines = range(line, end)
+                end = len(self.breaks) + 2
                 defaults = Attributes()
             attributes = parse_attributes(text, defaults, mistakes.append)
             if attributes.after:
@@ -6962,20 +6961,20 @@ class ScriptFile:
                     "after= means nothing in a script, which has an order of its own; take it out"
                 )
             self.mistakes += [f"{self.name}:{line}: {what}" for what in mistakes]
-            self.attributes.update(dict.fromkeys(lines, attributes))
+            self.attributes.update(dict.fromkeys(range(line, end), attributes))
 
     def visit(self, nodes: Nodes, label: str = "", is_job: bool = False) -> None:
         """Note the tests in a list of commands. With a label, all that look like tests in it are tests."""
         before_pipeline = 0
         looks_count = label or self.options.tests is not None
         for statement in statements_of(nodes):
-            handled_node, handler_label = self.handled(statement)
+            handled = self.handled(statement)
             before = len(self.sites)
             runs_beside = is_job or statement[-1].after == "&"
             for node in statement:
                 if node.before not in PIPES:
                     before_pipeline = len(self.sites)  # so many tests stand before its pipeline
-                own_label = handler_label if node is handled_node else label
+                own_label = handled.get(node, label)
                 text = node.text * (not node.kind) or head_of(node)
                 for name in re.findall(NAME, text):
                     self.commands_by_name[name].append(node)
@@ -6983,7 +6982,7 @@ class ScriptFile:
                     self.note_ways(node, text, runs_beside)
                 if node.kind:
                     self.visit_block(node, own_label, runs_beside)
-                elif node is handled_node or (looks_count and self.is_test(node)):
+                elif node in handled or (looks_count and self.is_test(node)):
                     reads_test = len(self.sites) > before_pipeline
                     line = self.line_of(node.start)
                     site = self.site_of(node, line, own_label or NO_LABEL, reads_test)
@@ -7029,8 +7028,8 @@ class ScriptFile:
                 names += set(variables_of(node)).difference(names)
         return True
 
-    def handled(self, statement: Sequence[Node]) -> Tuple[Node | None, str]:
-        """The command of a statement that has a handler behind its `||`, and its label: the first argument of that."""
+    def handled(self, statement: Nodes) -> Dict[Node, str]:
+        """The command of a statement that has a handler behind its `||`, with its label: the first argument of that."""
         pipelines = statements_of(statement, PIPES)
         for before, pipeline in zip(pipelines, pipelines[1:]):
             node = pipeline[0]
@@ -7040,8 +7039,8 @@ class ScriptFile:
             tested = before[0]
             if not (tested.words or tested.kind):  # assignments alone
                 break
-            return tested, label_word(calls[0])
-        return None, ""
+            return {tested: label_word(calls[0])}
+        return {}
 
     def is_test(self, node: Node) -> bool:
         """Whether a command looks like a test."""
