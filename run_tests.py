@@ -834,6 +834,10 @@ class Node:
         """The commands right inside a compound one."""
         return list(chain(*self.conditions, *self.bodies))
 
+    def has(self, pattern: str) -> bool:
+        """Whether what a pattern describes stands in its text."""
+        return re.search(pattern, self.text) is not None
+
 
 Nodes = Sequence[Node]
 Functions = Mapping[str, Nodes]  # their bodies
@@ -1068,9 +1072,9 @@ def is_on(option: str, switches: str) -> bool:
 def is_infallible(node: Node) -> bool:
     """Whether a simple command always passes."""
     if node.name == "((":
-        return re.search(CHANGES_IN_SUM, node.text) is not None
+        return node.has(CHANGES_IN_SUM)
     if not node.words:
-        return not re.search(RUNS_INSIDE, node.text)
+        return not node.has(RUNS_INSIDE)
     return node.name in INFALLIBLE or node.text == "wait"
 
 
@@ -1703,7 +1707,7 @@ def check_use(test: TestLine, nodes: Nodes, known: Functions) -> None:
     joints = {node.before for node in nodes[1:]}
     # `X=$(prog) || test_fail x` and `X=$(prog) && echo "$X"` are tests.
     captures = {node.name for node in silent} == {""} and (
-        test.is_handled or (joints == {"&&"} and re.search(RUNS_INSIDE, nodes[0].text))
+        test.is_handled or (joints == {"&&"} and nodes[0].has(RUNS_INSIDE))
     )
     if is_state(settings) and not captures:
         raise BadValue(
@@ -6868,7 +6872,7 @@ def is_among(node: Node, names: Container[str]) -> bool:
     """Whether a command only looks, and is one of these or an `awk "BEGIN…"`, which calculates."""
     if re.match(DEEDS, f"{node.name} {node.text}"):
         return False
-    return node.name in names or re.match(r"awk [\"']BEGIN\b", node.text) is not None
+    return node.name in names or node.has(r"^awk [\"']BEGIN\b")
 
 
 class ScriptFile:
@@ -7804,10 +7808,10 @@ def is_told(node: Node) -> bool:
     """Whether a builtin does in the scout what it does in the shell once it knows what each `$(…)` in it prints."""
     if node.name not in CALM - {"command", "builtin"} or files_of(node):
         return False
-    if re.search(rf"^{FILE_TEST}|{VALUES_THAT_DIFFER}", node.text):
+    if node.has(rf"^{FILE_TEST}|{VALUES_THAT_DIFFER}"):
         return False
     if node.name in NATIVE:
-        return re.search(RUNS_INSIDE, node.text) is not None
+        return node.has(RUNS_INSIDE)
     return is_open(node)
 
 
@@ -7827,7 +7831,7 @@ def acts(node: Node) -> bool:
     is_program = node.name not in CALM | SETS | BLIND and head_of(node) != "cat"
     has_input = node.name in READS and "<<" not in node.text
     is_pure = substitutes(node.text, PURE) and not files_of(node)
-    writes = re.search(r">&\s*[3-9]", node.text) is not None
+    writes = node.has(r">&\s*[3-9]")
     return is_program or has_input or writes or not is_pure or looks_out(node)
 
 
@@ -7835,7 +7839,7 @@ def looks_out(node: Node) -> bool:
     """Whether what a builtin does depends on which files there are."""
     if node.name in MOVES | {"command", "builtin", "source", "."}:
         return not re.fullmatch(r"cd [-./]+|popd", head_of(node))  # which is there
-    return re.match(FILE_TEST, node.text) is not None or has_glob(node)
+    return node.has(f"^{FILE_TEST}") or has_glob(node)
 
 
 def has_glob(node: Node) -> bool:
@@ -7843,8 +7847,8 @@ def has_glob(node: Node) -> bool:
     words = " ".join([*node.words[1:], *node.assigned])
     patterns = r"\$\{\w+[#%][^}(`'\"]*\}"  # `${x%.*}`
     words = re.sub(rf"{NOT_EXPANDED}|\$\(\(.*?\)\)|\$[*?]|{patterns}", "", words)
-    looks = re.search(r"[*?]|(?<![\w(])\[", words) or re.search(r"[(`]\s*<", node.text)
-    return looks is not None and node.name not in NATIVE | {"let"}
+    looks = node.has(r"[(`]\s*<") or re.search(r"[*?]|(?<![\w(])\[", words)
+    return bool(looks) and node.name not in NATIVE | {"let"}
 
 
 def is_calm(node: Node) -> bool:
@@ -7852,14 +7856,14 @@ def is_calm(node: Node) -> bool:
     if node.name in ENDS | {"break", "continue"}:
         return True
     if node.name in ("builtin", "command"):  # which may stand before any other
-        return re.match(r"\w+ (?:-[vV] |set [-+]\w+$)", node.text) is not None
-    if re.search(rf"^{FILE_TEST}|{VALUES_THAT_DIFFER}|[<>]\(", node.text) or files_of(node):
+        return node.has(r"^\w+ (?:-[vV] |set [-+]\w+$)")
+    if node.has(rf"^{FILE_TEST}|{VALUES_THAT_DIFFER}|[<>]\(") or files_of(node):
         return False
     if not substitutes(node.text, PURE):
         return False
     if node.name in READS:  # the scout has the same text: `read -r a b <<<"$x"`
         operators = [operator for operator, _ in node.redirects]
-        return operators == ["<<<"] and not re.search(r"\s-\w*[uC]", node.text)
+        return operators == ["<<<"] and not node.has(r"\s-\w*[uC]")
     return node.name in CALM or not node.words
 
 
@@ -7932,7 +7936,7 @@ class Script:
         self.exports |= re.search(EXPORTS_ALL, text) is not None
         for node in reached(self.reactions, self.functions):
             is_handler = node.name in self.options.handlers
-            if not is_handler or re.search(DOES, node.text):  # a label may look like `X=2`
+            if not is_handler or node.has(DOES):  # a label may look like `X=2`
                 self.changed.update(*re.findall(CHANGES, node.text))
         self.changed.discard("")
         return file
@@ -7985,9 +7989,8 @@ class Script:
     def code_of(self, command: Site, functions: Sequence[str]) -> str:
         """What a command is, as `kind` has it."""
         file, line, node = command[:3]
-        text = node.text
         is_function = functions[0] != ""
-        changes = re.search(CHANGES_EACH_TIME, text) and node.name not in self.options.handlers
+        changes = node.has(CHANGES_EACH_TIME) and node.name not in self.options.handlers
         if changes and (is_function or node.kind):
             return f"_rt_block {command.number}"
         if node.kind:  # the head of a loop
@@ -8004,7 +8007,7 @@ class Script:
         # Bash opens its redirections for all commands in it, before our trap sees the first of these.
         if (reads or is_function) and files_of(node):
             return f"_rt_block {command.number}"
-        if reads and only_looks(text):
+        if reads and only_looks(node.text):
             return f"_rt_reads {command.number} {shlex.quote(head_of(node))}"
         if is_function and has_glob(node):
             return f"_rt_meets {command.number}; _rt_function"
@@ -8018,7 +8021,7 @@ class Script:
     def calm_code(self, command: Site) -> str:
         """Bash for a command that both run."""
         node = command.node
-        if re.search(SHOWS_TRAPS, node.text):
+        if node.has(SHOWS_TRAPS):
             return "_rt_shows"
         if has_glob(node) and not node.kind:  # bash has expanded the words of a `for` already
             return f"_rt_meets {command.number}; _rt_skip="
@@ -8069,7 +8072,7 @@ class Script:
         if not self.references.isdisjoint(names):  # it sets a variable of another name
             return f"_rt_block {command.number}"
         goes_on = targets <= {"1", "2", "/dev/null"} and node.name in PRINTS
-        shows = goes_on and not re.search(rf" -v|{DOES}", node.text)
+        shows = goes_on and not node.has(rf" -v|{DOES}")
         is_last = file.filters.get((*words_of(node), *files_of(node)))
         if is_last is not None:
             return f"_rt_pass {command.number} " + "1" * is_last
@@ -8078,7 +8081,7 @@ class Script:
         if is_told(node):
             return f"_rt_meets {command.number}; _rt_pipes=perhaps _rt_skip="
         way = "_rt_other"
-        differs = re.search(VALUES_THAT_DIFFER, node.text) or files_of(node)
+        differs = node.has(VALUES_THAT_DIFFER) or files_of(node)
         if node.words and is_among(node, BLIND) and not differs:
             way = "_rt_peek"
         first = map(inert, node.words[:1])
@@ -8109,7 +8112,7 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
             lines[-1] = f"_rt_replay+={shlex.quote(f'declare -{flags} {name}{value};')}"
         elif "x" in flags:
             lines.append(f"export {name}")
-    sets = re.search(rf"\(\(|=~|{DOES}", node.text)
+    sets = node.has(rf"\(\(|=~|{DOES}")
     gets = re.fullmatch(rf"({NAME})=(\"?)(?:\$\([\s\S]*\)|`[^`]*`)\2", node.text)
     if node.name in NATIVE and (status or sets):
         lines.append(f"_rt_native {status}")
@@ -8411,7 +8414,7 @@ class ScriptRun(Run):
     def let_scout_past(self, site: Site, status: int = 0) -> None:
         """Let the scout, if it waits for this test, go on as if the test had passed; a `status` stops the scout."""
         code = ""
-        if re.search(DOES, site.node.text):
+        if site.node.has(DOES):
             code = "_rt_lost 'only bash knows what changes by'"
         if status:
             code = "_rt_lost 'a failure of'"
