@@ -7649,8 +7649,8 @@ class ScriptShell:
             # Not /dev/null: the hook must see that a script's `2>/dev/null` differs.
             nowhere = os.open("/dev/zero", os.O_RDWR)
             jobs.append((self.scout, scout, nowhere))
-        threading.Thread(target=self.run, args=(jobs,), daemon=True).start()
-        threading.Thread(target=self.listen, daemon=True).start()
+        for work in (partial(self.run, jobs), self.listen):
+            threading.Thread(target=work, daemon=True).start()
 
     def job_of(self, role: str, hook: str, words: Mapping[str, str]) -> Job:
         """The job of one of the shells, with its part of the hook and its pipes."""
@@ -7954,7 +7954,7 @@ class Script:
         asked = re.findall(READS_VARIABLE, node.text)
         return {name for name in self.changed if name in asked or to_bytes(name) in environment}
 
-    def kind(self, file: ScriptFile, line: int, text: str, functions: Sequence[str]) -> str:
+    def kind(self, file: ScriptFile, line: int, text: str, functions: Words) -> str:
         """What a command is: `calm`, or bash for each time that it comes.
 
         `functions`: first `function` if the command calls one, else an empty string; then those in which it stands.
@@ -7986,7 +7986,7 @@ class Script:
             code = f"_rt_aside {inside.pop()}; {code}"
         return code
 
-    def code_of(self, command: Site, functions: Sequence[str]) -> str:
+    def code_of(self, command: Site, functions: Words) -> str:
         """What a command is, as `kind` has it."""
         file, line, node = command[:3]
         is_function = functions[0] != ""
