@@ -6604,7 +6604,7 @@ def run_lists(
             check_script(name, options)
             script = read_script(name, options)
             if options.list:
-                return list_script(script, trace)
+                return list_script(script.files[name], trace)
             return ScriptRun(script, find_host(options, reaper), trace).perform()
         for option in changed_options(options, SCRIPT_OPTIONS):
             warn(f"{option} is for scripts (.sh or #!); for a list it does nothing")
@@ -6976,6 +6976,7 @@ class ScriptFile:
             before = len(self.sites)
             runs_beside = is_job or statement[-1].after == "&"
             for node in statement:
+                line = self.line_of(node.start)
                 if node.before not in PIPES:
                     before_pipeline = len(self.sites)  # so many tests stand before its pipeline
                 own_label = handled.get(node, label)
@@ -6988,11 +6989,10 @@ class ScriptFile:
                     self.visit_block(node, own_label, runs_beside)
                 elif node in handled or (looks_count and self.is_test(node)):
                     reads_test = len(self.sites) > before_pipeline
-                    line = self.line_of(node.start)
                     site = self.site_of(node, line, own_label or NO_LABEL, reads_test)
                     self.sites.append(site)
                 elif node.name not in self.options.handlers and self.is_test(node):
-                    self.bare.append(self.line_of(node.start))
+                    self.bare.append(line)
                 elif self.is_filter(node, before_pipeline):
                     names = files_of(node)
                     self.filters[(*words_of(node), *names)] = node.after not in PIPES
@@ -7935,8 +7935,8 @@ class Script:
         self.reactions += file.reactions
         self.exports |= re.search(EXPORTS_ALL, text) is not None
         for node in reached(self.reactions, self.functions):
-            is_handler = node.name in self.options.handlers
-            if not is_handler or node.has(DOES):  # a label may look like `X=2`
+            # A handler's label may look like `X=2`.
+            if node.name not in self.options.handlers or node.has(DOES):
                 self.changed.update(*re.findall(CHANGES, node.text))
         self.changed.discard("")
         return file
@@ -8246,10 +8246,11 @@ class ScriptRun(Run):
         if is_news:
             self.record.attempt_end(result)
         self.console.concluded(result)
-        self.busy.pop(result.test, None)
-        self.ended[result.test] = len(self.tests)
-        if result.test in self.shell_waits_for:
-            self.retire(result.test)
+        test = result.test
+        self.busy.pop(test, None)
+        self.ended[test] = len(self.tests)
+        if test in self.shell_waits_for:
+            self.retire(test)
 
     def launch(self, attempt: Attempt) -> None:
         super().launch(attempt)
@@ -8385,10 +8386,9 @@ class ScriptRun(Run):
         if is_read or call.stdin is None:
             return '_rt_run "$@"'
         self.let_scout_past(call.site)
-        same = (test for test, ahead in self.scout_only.items() if ahead.key == call.key)
-        found = next(same, None)
-        if found:
-            test = found
+        same = [test for test, ahead in self.scout_only.items() if ahead.key == call.key]
+        if same:
+            test = same[0]
             del self.scout_only[test]
             self.note_ahead(  # the shell has passed by tests that the scout had found before this one
                 test.label,
@@ -8884,7 +8884,7 @@ def paths_of(directory: str, *words: str) -> Dict[str, bool]:
 
     A test has to itself: test files, by pytest's names; files that it writes; data files that do not exist yet.
     """
-    paths: Dict[str, bool] = {}
+    paths: Dict[str, bool] = defaultdict(bool)
     before = ""
     for word in words:
         named = word
@@ -8898,7 +8898,7 @@ def paths_of(directory: str, *words: str) -> Dict[str, bool]:
         is_made = re.search(DATA_FILE, path) and not os.path.exists(path)
         is_exclusive = is_made or re.match(OUTPUT, named)
         is_exclusive = is_exclusive or re.search(r"(?:^|/)(?:test_[^/]*|[^/]*_test)\.py$", path)
-        paths[path] = bool(is_exclusive) or paths.get(path, False)
+        paths[path] |= bool(is_exclusive)
     return paths
 
 
@@ -8907,25 +8907,24 @@ def shared_paths(paths: Mapping[str, bool], others: Mapping[str, bool]) -> Set[s
     return {path for path in paths.keys() & others if paths[path] or others[path]}
 
 
-def list_script(script: Script, trace: Trace) -> int:
+def list_script(file: ScriptFile, trace: Trace) -> int:
     """Print what a dry reading finds: each test, and why it does not run ahead; returns the exit code."""
-    for file in script.files.values():
-        named: Dict[str, bool] = {}
-        for site in file.sites:
-            why = file.obstacle or "runs ahead"
-            paths = paths_of("", *map(unquoted, site.node.words[1:]))
-            shared = shared_paths(paths, named)
-            named.update(paths)
-            if site.line >= file.one_by_one:
-                why = "`#: one-by-one`"
-            elif site.waits_for_shell or site.is_native:
-                why = "starts when the script comes to it"
-            elif shared:
-                why = f"waits for a test that has {min(shared)}, too"
-            label = site.attributes.label or unquoted(site.label) or head_of(site.node)
-            trace.line(f"{clean_label(label)}\t{file.name}:{site.line}\t{why}")
-        if not file.sites:
-            warn(NO_TESTS)
+    named: Dict[str, bool] = {}
+    for site in file.sites:
+        why = file.obstacle or "runs ahead"
+        paths = paths_of("", *map(unquoted, site.node.words[1:]))
+        shared = shared_paths(paths, named)
+        named.update(paths)
+        if site.line >= file.one_by_one:
+            why = "`#: one-by-one`"
+        elif site.waits_for_shell or site.is_native:
+            why = "starts when the script comes to it"
+        elif shared:
+            why = f"waits for a test that has {min(shared)}, too"
+        label = site.attributes.label or unquoted(site.label) or head_of(site.node)
+        trace.line(f"{clean_label(label)}\t{site.where}\t{why}")
+    if not file.sites:
+        warn(NO_TESTS)
     return trace.exit_code(EXIT_OK)
 
 
