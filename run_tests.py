@@ -8729,31 +8729,31 @@ class ScriptRun(Run):
     def test_of(self, call: Call, splits: bool) -> Test:
         """The Test for a program to which a shell has come."""
         program = call.program
+        words = program.words
         site = call.site
-        text = " ".join(program.words)
-        words = words_of(site.node)
-        key = " ".join(words)
-        if not ARGUMENTS.isdisjoint(words):
+        text = " ".join(words)
+        written = words_of(site.node)
+        key = " ".join(written)
+        if not ARGUMENTS.isdisjoint(written):
             key = text
         variable = [*self.machine.readers, CUDA][0].variable
         mask = to_text(program.environment.get(to_bytes(variable), b""))
-        name = program.words[0]
-        path = find_program(name, program.environment) or name
+        path = find_program(words[0], program.environment) or words[0]
         environment = {**program.environment, b"_": to_bytes(path)}
         line = TestLine(
             site.file,
             site.line,
             key,
-            name,
+            words[0],
             key_of([key]),
             site.attributes,
             mask=f"={mask}" * (mask != os.environ.get(variable, "")),
-            label=self.labels(clean_label(call.label.strip() or shlex.join(program.words))),
-            junit=junit_word(program.words[1:]),
+            junit=junit_word(words[1:]),
             shell=Snapshot(program.directory, environment),
         )
-        stem = self.stems(stem_of(line, line.label))
-        test = make_test(line, len(self.tests), line.label, stem, self.options)
+        label = self.labels(clean_label(call.label.strip() or shlex.join(words)))
+        stem = self.stems(stem_of(line, label))
+        test = make_test(line, len(self.tests), label, stem, self.options)
         tell_unheeded([test], self.host.heeds)
         umask = program.umask
         if umask == self.umask:
@@ -8762,8 +8762,8 @@ class ScriptRun(Run):
         test = test._replace(
             gpus=self.gpus_of(line, test.gpus, text),
             is_pytest=False,
-            command=shlex.join(program.words),
-            words=program.words,
+            command=shlex.join(words),
+            words=words,
             stdin=call.stdin or "",
             splits=splits,
             umask=umask,
