@@ -6771,7 +6771,6 @@ EXPORTS_ALL = r"\bset -\w*a\w*(?![\s\S]*\bset \+a)|\bset -o allexport"
 SHOWS_TRAPS = r"\bset\s.*[vx$]|xtrace|verbose|shopt\s.*\$"
 # A label in which nothing but values of variables is to be expanded.
 VALUE = r"\$(?:[\w@*#]+|\{!?\w+[^}=?`$@]*\})"
-NO_LABEL = '""'
 LABEL = rf"""(?:{VALUE}|[^"'\\`$]|"(?:{VALUE}|[^"\\`$])*")*"""
 # How a script would use a descriptor of the hook's.
 OWN_DESCRIPTORS = r"\b19[1-4][<>]|[<>]&19[1-4]\b"
@@ -6791,7 +6790,7 @@ class Site(NamedTuple):
     line: int  # its first
     node: Node
     number: str = ""  # in `Script.commands`, once bash has come to it
-    # From here on for tests alone. The label, a bash word: of its `#:`, else its handler's first argument.
+    # From here on for tests alone. The label, a bash word: of its `#:`, else its handler's first argument, else `""`.
     label: str = ""
     attributes: Attributes = Attributes()
     is_background: bool = False
@@ -6989,7 +6988,7 @@ class ScriptFile:
                     self.visit_block(node, own_label, runs_beside)
                 elif node in handled or (looks_count and self.is_test(node)):
                     reads_test = len(self.sites) > before_pipeline
-                    site = self.site_of(node, line, own_label or NO_LABEL, reads_test)
+                    site = self.site_of(node, line, own_label, reads_test)
                     self.sites.append(site)
                 elif node.name not in self.options.handlers and self.is_test(node):
                     self.bare.append(line)
@@ -7051,9 +7050,7 @@ class ScriptFile:
         words = " ".join(word.strip("\"'") for word in node.words)
         return self.options.looks_like_test(words)
 
-    def site_of(
-        self, node: Node, line: int, label: str = NO_LABEL, reads_test: bool = False
-    ) -> Site:
+    def site_of(self, node: Node, line: int, label: str = "", reads_test: bool = False) -> Site:
         """A test that begins on this line, so called unless `#:` says otherwise.
 
         One that reads another test's output gets no slot: the other might wait for that slot.
@@ -7071,7 +7068,7 @@ class ScriptFile:
             self,
             line,
             node,
-            label=label,
+            label=label or '""',
             attributes=attributes,
             is_background=node.after == "&",
             splits=splits_output(node),
@@ -8134,8 +8131,6 @@ class ScriptRun(Run):
     batch_at = inf  # when the new ones of the waiting tests may start
     bash_has_ended = False
     kill_at = inf  # once the script has been sent a signal: when it is killed, if it goes on
-    question = ("", "")  # the last one
-    role = ""  # which shell has asked it
     has_failed = False  # a test has failed, and the shell knows it
     is_split = False  # errors of tests have been seen to go elsewhere than their output
     found_since = 0  # tests that the scout has found since it last waited
@@ -8229,7 +8224,7 @@ class ScriptRun(Run):
     def handle(self, event: Any) -> None:
         """Note what has happened, and do what follows from it."""
         if isinstance(event, Asked):
-            number, reply, self.role, kind, *fields = event.words
+            number, reply, self.role, kind, *fields = event.words  # `role`: which shell asks
             self.question = reply, number
             answer = getattr(self, f"on_{kind}")(*fields)
             if answer is not None:
@@ -8442,12 +8437,11 @@ class ScriptRun(Run):
         """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
         program = call.program
         behind = self.shell_only[call.key]
-        where = call.site.where
         seen = self.script.changed_for(call.site.node, program.environment)
         if behind:
             test = behind.pop(0)
         elif seen:  # only the shell knows the value: the scout waits until the shell has come to this test
-            why = f"{where} gets {min(seen)}, which is set where a test fails"
+            why = f"{call.site.where} gets {min(seen)}, which is set where a test fails"
             self.reasons.setdefault(why)
             return self.command_ends.get((call.site.number, turn))
         elif call.stdin or len(self.scout_only) > 16 * self.schedule.pool.size:
@@ -8459,10 +8453,11 @@ class ScriptRun(Run):
             junit = os.path.join(program.directory, junit_word(program.words[1:]))
             if junit in shared:
                 warn_once(
-                    f"{where}: writes the same JUnit file as an earlier test, {junit}, and waits for it"
+                    f"{call.site.where}: writes the same JUnit file as an earlier test, {junit}, and waits for it"
                 )
             if shared:
-                self.reasons.setdefault(f"{where} waits for a test that has {min(shared)}, too")
+                why = f"{call.site.where} waits for a test that has {min(shared)}, too"
+                self.reasons.setdefault(why)
                 return None
             text = "".join(f">{file}\n" for file in call.files)
             for name in stems_written(text, self.options.log_dir):
