@@ -6937,9 +6937,7 @@ class ScriptFile:
 
     def is_filter(self, node: Node, before_pipeline: int) -> bool:
         """Whether a command filters what tests print, or what others do, and passes: a `grep` may not."""
-        before = 0
-        if node.name.endswith("grep"):
-            before = before_pipeline
+        before = before_pipeline * node.name.endswith("grep")
         return node.before in PIPES and node.name in FILTERS and len(self.sites) > before
 
     def read_attributes(self, reader: Reader) -> None:
@@ -7897,8 +7895,9 @@ def has_unknown_names(node: Node) -> bool:
     return node.name in SETS and any(re.match("[\"']?\\$", word) for word in words)
 
 
-def text_of(path: str) -> str:
+def text_of(*names: str) -> str:
     """The text of a file; empty where it cannot be read, or is a pipe, `eval`, or a name from elsewhere."""
+    path = os.path.join(*names)
     with suppress(ListError):
         if os.path.isfile(path):
             return list_text(path)
@@ -8186,7 +8185,7 @@ class ScriptRun(Run):
         """Let bash begin, and say what there is to say of the script. Raises OSError."""
         if self.runs_ahead:
             self.introduce()
-        log = os.path.join(self.record.log_dir, f"{self.stem}.log")
+        log = f"{self.record.log_dir}/{self.stem}.log"
         self.shell.start(log, has_scout=self.runs_ahead)
 
     def introduce(self) -> None:
@@ -8294,7 +8293,7 @@ class ScriptRun(Run):
         files = self.script.files
         if source not in files:
             # Right behind `source`, the folder is the same.
-            text = text_of(os.path.join(directory, source))
+            text = text_of(directory, source)
             for message in self.script.read(source, text).mistakes:
                 tell(message)
         file = files[source]
@@ -8592,11 +8591,12 @@ class ScriptRun(Run):
         """Bash has run a test itself, which has no log but the script's."""
         number, _, label = place.partition(":")
         site = self.script.commands[number]
+        code = int(status)
         self.note_ahead(site.described, is_minor=True)
-        if int(status):
-            self.note_failure(label or head_of(site.node), site.line, int(status))
+        if code:
+            self.note_failure(label or head_of(site.node), site.line, code)
             self.unhandled[label or str(site.line)] += 1
-        self.let_scout_past(site, int(status))
+        self.let_scout_past(site, code)
 
     def on_failed(self, line: str, status: str, label: str, handler: str) -> None:
         """Bash calls a handler: for a test that is known to have failed, or for what it has run itself."""
@@ -8610,7 +8610,7 @@ class ScriptRun(Run):
         """The scout is about to read commands: it must not come to a block that writes a file."""
         text = " ".join(words)
         if name != "eval":
-            text = text_of(os.path.join(directory, *words[:1]))
+            text = text_of(directory, *words[:1])
         obstacle = ScriptFile(name, text, self.options).obstacle
         if obstacle:
             return f"_rt_lost {shlex.quote(f'{obstacle}, in')}"
