@@ -6732,8 +6732,6 @@ LOOKING = PURE | names_in("cat ls")
 # READS: builtins that set variables to what they read. NATIVE: the scout runs them itself, even if it has to wait.
 READS = names_in("read mapfile readarray")
 NATIVE = names_in("[[ ((")
-# The name of a command, if a function can have it.
-PLAIN_NAME = r"[\w./+-]+|\["
 # Expansions that do more than give a value: `$((n++))`, `${a[n = 1]}`, `${x:=1}`, `${x@P}`.
 COUNTS = r"(?:\$\(\((?:(?!\)\))[\s\S])*?|\$\[[^]]*?|\$\{\w+(?:\[[^]]*?|:(?![-+=?])[^}]*?))"
 DOES = rf"{COUNTS}(?:\+\+|--|[^=!<>]=[^=]|(?:<<|>>)=)|\$\{{\w+(?:\[[^]]*\])?:?=|@P\}}"
@@ -6772,8 +6770,6 @@ SHOWS_TRAPS = r"\bset\s.*[vx$]|xtrace|verbose|shopt\s.*\$"
 # A label in which nothing but values of variables is to be expanded.
 VALUE = r"\$(?:[\w@*#]+|\{!?\w+[^}=?`$@]*\})"
 LABEL = rf"""(?:{VALUE}|[^"'\\`$]|"(?:{VALUE}|[^"\\`$])*")*"""
-# How a script would use a descriptor of the hook's.
-OWN_DESCRIPTORS = r"\b19[1-4][<>]|[<>]&19[1-4]\b"
 # The least `ulimit -n` for a script's shell: the hook's descriptors are below 200.
 MIN_DESCRIPTORS = 200
 NO_TESTS = (
@@ -8058,10 +8054,9 @@ class Script:
     def other_code(self, command: Site) -> str:
         """Bash for a command that is no test."""
         node = command.node
-        file = command.file
         targets = {target for _, target in node.redirects}
         names = variables_of(node)
-        if tells_time(node) and all(map(file.only_shows, names)):
+        if tells_time(node) and all(map(command.file.only_shows, names)):
             return "calm"
         if is_calm(node) and (not targets or node.name not in PRINTS):
             return self.calm_code(command)
@@ -8069,7 +8064,7 @@ class Script:
             return f"_rt_block {command.number}"
         goes_on = targets <= {"1", "2", "/dev/null"} and node.name in PRINTS
         shows = goes_on and not node.has(rf" -v|{DOES}")
-        is_last = file.filters.get((*words_of(node), *files_of(node)))
+        is_last = command.file.filters.get((*words_of(node), *files_of(node)))
         if is_last is not None:
             return f"_rt_pass {command.number} " + "1" * is_last
         if shows or re.match(self.options.calm, node.name):
@@ -8088,8 +8083,8 @@ class Script:
 
 
 def can_fail(node: Node) -> bool:
-    """Whether the scout can let a function take the place of a command."""
-    return re.fullmatch(PLAIN_NAME, node.name) is not None and not files_of(node)
+    """Whether the scout can let a function take the place of a command: a function can have its name."""
+    return re.fullmatch(r"[\w./+-]+|\[", node.name) is not None and not files_of(node)
 
 
 def end_of(node: Node, status: int, directory: str, values: str) -> str:
@@ -8103,11 +8098,12 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
     for flags, name, value in re.findall(VARIABLE, values):
         if "r" in flags and node.name == "export":
             continue  # among all that is exported, bash's own cannot be set
-        lines.append(f"{name}{value}")
+        line = f"{name}{value}"
         if is_local:
-            lines[-1] = f"_rt_replay+={shlex.quote(f'declare -{flags} {name}{value};')}"
+            line = f"_rt_replay+={shlex.quote(f'declare -{flags} {line};')}"
         elif "x" in flags:
-            lines.append(f"export {name}")
+            line += f"\nexport {name}"
+        lines.append(line)
     sets = node.has(rf"\(\(|=~|{DOES}")
     gets = re.fullmatch(rf"({NAME})=(\"?)(?:\$\([\s\S]*\)|`[^`]*`)\2", node.text)
     if node.name in NATIVE and (status or sets):
@@ -8961,7 +8957,7 @@ def check_script(name: str, options: Options) -> None:
             f"`ulimit -n {MIN_DESCRIPTORS}` before the call"
         )
     text = list_text(name)
-    if re.search(OWN_DESCRIPTORS, text):
+    if re.search(r"\b19[1-4][<>]|[<>]&19[1-4]\b", text):
         raise UsageError(
             f"{name}: the runner needs the descriptors 191 to 194 in the script's shell; take others"
         )
