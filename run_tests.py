@@ -7728,8 +7728,9 @@ class ScriptShell:
             with open(descriptor, "wb") as pipe:
                 pipe.write(to_bytes(f"\2{number} {code}\0"))
         except FileNotFoundError:
-            why = f"the pipes to the script's shell are gone from {self.folder}; let nothing clean TMPDIR"
-            self.fault = MachineError(why)
+            self.fault = MachineError(
+                f"the pipes to the script's shell are gone from {self.folder}; let nothing clean TMPDIR"
+            )
             self.process.signal(SIGKILL)
         except OSError:
             pass
@@ -8168,7 +8169,7 @@ class ScriptRun(Run):
         self.moves: Dict[Any, str] = {}
         self.ended: Dict[Test, int] = {}  # tests that have ended, and how many were known then
         # By key of a program, how many tests were known when it had ended for the first time.
-        self.tried: Dict[str, int] = {}
+        self.tried: Dict[str, int] = Counter()
         self.beside: Set[Test] = set()  # tests that ran while others did
         # By test that may have begun too early, and by `is_minor` of what came too late: that, in words.
         self.too_early: Dict[Tuple[Test, bool], str] = {}
@@ -8181,8 +8182,7 @@ class ScriptRun(Run):
         """Let bash begin, and say what there is to say of the script. Raises OSError."""
         if self.runs_ahead:
             self.introduce()
-        log = f"{self.record.log_dir}/{self.stem}.log"
-        self.shell.start(log, has_scout=self.runs_ahead)
+        self.shell.start(f"{self.record.log_dir}/{self.stem}.log", has_scout=self.runs_ahead)
 
     def introduce(self) -> None:
         """Say how many commands of the script look like tests, with a handler or without one."""
@@ -8212,9 +8212,8 @@ class ScriptRun(Run):
 
     def show(self) -> None:
         """Show what the script has printed. A shell that asks has printed all that comes before."""
-        log = f"/dev/fd/{self.shell.kept}"  # its name may go
-        with suppress(OSError):
-            self.shown = self.trace.copy(log, self.shown)
+        with suppress(OSError):  # the log's name may go
+            self.shown = self.trace.copy(f"/dev/fd/{self.shell.kept}", self.shown)
 
     def handle(self, event: Any) -> None:
         """Note what has happened, and do what follows from it."""
@@ -8416,7 +8415,7 @@ class ScriptRun(Run):
         # If the scout has found the same command with other words or another environment, that would run beside the
         # tests below if all passed. So would the second try of a test, beside those known when the first had ended.
         has_twin = any(ahead.site is site for ahead in self.scout_only.values())
-        known = self.tried.get(call.program.key, 0)
+        known = self.tried[call.program.key]
         is_main = call.shell == f"{self.shell.folder}/shell"
         self.note_ahead(
             site.described,
@@ -8431,14 +8430,16 @@ class ScriptRun(Run):
     def scout_at_test(self, call: Call, turn: int) -> str | None:
         """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
         program = call.program
+        site = call.site
         behind = self.shell_only[call.key]
-        seen = self.script.changed_for(call.site.node, program.environment)
+        seen = self.script.changed_for(site.node, program.environment)
         if behind:
             test = behind.pop(0)
         elif seen:  # only the shell knows the value: the scout waits until the shell has come to this test
-            why = f"{call.site.where} gets {min(seen)}, which is set where a test fails"
-            self.reasons.setdefault(why)
-            return self.command_ends.get((call.site.number, turn))
+            self.reasons.setdefault(
+                f"{site.where} gets {min(seen)}, which is set where a test fails"
+            )
+            return self.command_ends.get((site.number, turn))
         elif call.stdin or len(self.scout_only) > 16 * self.schedule.pool.size:
             return None  # its input is the shell's, or the scout is far enough ahead
         else:
@@ -8448,16 +8449,17 @@ class ScriptRun(Run):
             junit = os.path.join(program.directory, junit_word(program.words[1:]))
             if junit in shared:
                 warn_once(
-                    f"{call.site.where}: writes the same JUnit file as an earlier test, {junit}, and waits for it"
+                    f"{site.where}: writes the same JUnit file as an earlier test, {junit}, and waits for it"
                 )
             if shared:
-                why = f"{call.site.where} waits for a test that has {min(shared)}, too"
-                self.reasons.setdefault(why)
+                self.reasons.setdefault(
+                    f"{site.where} waits for a test that has {min(shared)}, too"
+                )
                 return None
             text = "".join(f">{file}\n" for file in call.files)
             for name in stems_written(text, self.options.log_dir):
                 self.stems(name)
-            splits = call.site.splits
+            splits = site.splits
             if splits is None:
                 splits = call.goes == "apart" or self.is_split
             test = self.add(call, splits)
@@ -8541,18 +8543,18 @@ class ScriptRun(Run):
         A background test above it may have begun under bash, too.
         """
         command = self.script.commands[number]
+        node = command.node
         if tells:
             if number in self.past:  # perhaps in a subshell that never tells
                 self.on_lost(f"bash has not told the end of {command.described}")
             self.past.add(number)
         is_awaited = any(each is command for each, _ in self.held.values())
-        if acts(command.node):
+        if acts(node):
             self.note_ahead(
                 command.described,
                 lambda _test, site: is_awaited and site.is_background,
                 has_parted=is_past and not is_awaited,
-                is_minor=command.node.name in PRINTS
-                and not files_of(command.node, "[^>]*>(?!>)"),
+                is_minor=node.name in PRINTS and not files_of(node, "[^>]*>(?!>)"),
             )
 
     def on_met(self, number: str) -> None:
