@@ -6933,7 +6933,9 @@ class ScriptFile:
 
     def is_filter(self, node: Node, before_pipeline: int) -> bool:
         """Whether a command filters what tests print, or what others do, and passes: a `grep` may not."""
-        before = before_pipeline * node.name.endswith("grep")
+        before = 0
+        if node.name.endswith("grep"):
+            before = before_pipeline
         return node.before in PIPES and node.name in FILTERS and len(self.sites) > before
 
     def read_attributes(self, reader: Reader) -> None:
@@ -7743,9 +7745,8 @@ class Call(NamedTuple):
     """A test to which a shell has come."""
 
     site: Site
-    key: Tuple[
-        str, str
-    ]  # equal for the calls of both shells: the number of the site, and the key of the program
+    # Equal for the calls of both shells: the number of the site, and the key of the program.
+    key: Tuple[str, str]
     label: str
     goes: str  # where output and errors go: both to the trace (`shown`), both elsewhere (`together`), or `apart`
     shell: str  # which shell has come to it: the path of its pipe for answers (a subshell of it may ask)
