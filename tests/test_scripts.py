@@ -475,7 +475,8 @@ class FeatureTest(ScriptCase):
                 'pytest "${A}/$B":3:runs ahead', "test_f:5:starts when the script comes to it"],
             lines("pytest test_a.py -k x", "pytest test_a.py -k y", "pytest b <in", "pytest c --junitxml=x.xml",
                   "pytest d --junitxml=x.xml"): [
-                "pytest test_a.py -k x:1:runs ahead", "pytest test_a.py -k y:2:waits for a test that has test_a.py, too",
+                "pytest test_a.py -k x:1:runs ahead",
+                "pytest test_a.py -k y:2:waits for a test that has test_a.py, too",
                 "pytest b:3:starts when the script comes to it", "pytest c --junitxml=x.xml:4:runs ahead",
                 "pytest d --junitxml=x.xml:5:waits for a test that has x.xml, too"],
             lines("pytest a", "{ pytest b; } >log"): [
