@@ -8889,9 +8889,10 @@ def paths_of(directory: str, *words: str) -> Dict[str, bool]:
             continue
         file = re.sub(r"(?s)^(?:[\w-]+=)+|::.*", "", named)
         path = os.path.normpath(os.path.join(directory, file))
-        is_made = re.search(DATA_FILE, path) and not os.path.exists(path)
-        is_exclusive = is_made or re.match(OUTPUT, named)
-        is_exclusive = is_exclusive or re.search(r"(?:^|/)(?:test_[^/]*|[^/]*_test)\.py$", path)
+        owned = DATA_FILE
+        if os.path.exists(path):
+            owned = r"(?:^|/)(?:test_[^/]*|[^/]*_test)\.py$"
+        is_exclusive = re.match(OUTPUT, named) or re.search(owned, path)
         paths[path] |= bool(is_exclusive)
     return paths
 

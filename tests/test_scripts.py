@@ -461,6 +461,7 @@ class FeatureTest(ScriptCase):
 
     def test_a_dry_reading(self) -> None:
         """Each test, and why it does not run ahead; what looks like a test is one where no command has a handler."""
+        self.write("test_a.py", "")
         for text, tests in {
             HEAD + lines("a || test_fail x", 'b || { test_fail "$(c)"; }', "d | e || test_fail y", "pytest z",
                          "#: one-by-one", "f || test_fail z"):
