@@ -8077,10 +8077,10 @@ class Script:
         differs = node.has(VALUES_THAT_DIFFER) or files_of(node)
         if node.words and is_among(node, BLIND) and not differs:
             way = "_rt_peek"
-        first = map(inert, node.words[:1])
-        code = " ".join([way, command.number, shlex.quote(" ".join(names)), *first])
-        if node.words:  # in a loop there may be a function by now
-            return f"_rt_is_function {shlex.quote(node.name)} || {code}"
+        first = "".join(map(inert, node.words[:1]))
+        code = f"{way} {command.number} {shlex.quote(' '.join(names))} {first}"
+        if first:  # by now there may be a function, or it may be the value of the word
+            return f"_rt_is_function {first} || {code}"
         return code
 
 

@@ -1075,12 +1075,14 @@ class AheadTest(ScriptCase):
 
     def test_functions_by_other_names(self) -> None:
         """Their programs are waited for, as is a file; nothing has gone ahead of them where all pass."""
-        for call in ("CMD=f; $CMD", 'run() { "$@"; }; run f', "eval f", "echo x >log"):
+        several = "f() { for i in 1 2 3 4 5 6 7 8; do pip3 $i --slow; done; }"
+        for call in ("CMD=f; $CMD", 'run() { "$@"; }; run f', "eval f", "echo x >log; f"):
             with self.subTest(call):
-                ran = self.overlap(3, HEAD, "f() { pip3 x; }", "python3 a --slow || test_fail a", call,
+                ran = self.overlap(3, HEAD, several, "python3 a --slow || test_fail a", call,
                                    "python3 b --beside=c || test_fail b", "python3 c --beside=b || test_fail c",
                                    "exit $RET")
-                self.assertEqual(("went ahead" in ran.err, beside(self.events(ran), "python3 a --slow")), (False, []))
+                alone = [beside(self.events(ran), words) for words in ("python3 a --slow", "pip3 8 --slow")]
+                self.assertEqual(("went ahead" in ran.err, alone), (False, [[], []]))
 
     def test_subshells_with_programs(self) -> None:
         """The shell tells of a program's end before it goes into one, and in one, also of the last there."""
