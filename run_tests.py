@@ -6844,8 +6844,11 @@ def splits_output(node: Node) -> bool | None:
 
 
 def inert(word: str) -> str:
-    """A bash word, quoted as a whole if its expansion would run commands, set variables or end the shell."""
-    if re.search(rf"{RUNS_INSIDE}|{DOES}|\$\{{\w+(?:\[[^]]*\])?:?\?", word):
+    """A bash word, quoted as a whole if its expansion would run commands, set variables or end the shell.
+
+    `((1 < 2))`, too, is no word where another one stands before it.
+    """
+    if re.search(rf"{RUNS_INSIDE}|{DOES}|\$\{{\w+(?:\[[^]]*\])?:?\?|^\(\(", word):
         return shlex.quote(word)
     return word
 

@@ -1073,6 +1073,10 @@ class AheadTest(ScriptCase):
                      "if $V; then echo x; fi",
                      'x=$(awk "BEGIN{print 1 + 2}"); export CXX=g++', "pytest b --beside=a")
 
+    def test_a_sum_that_the_scout_cannot_know(self) -> None:
+        """It waits for that, and goes the same way."""
+        self.overlap(2, "if ((SECONDS > 300)); then exit 1; fi", "pytest a --beside=b", "pytest b --beside=a")
+
     def test_functions_by_other_names(self) -> None:
         """Their programs are waited for, as is a file; nothing has gone ahead of them where all pass."""
         several = "f() { for i in 1 2 3 4 5 6 7 8; do pip3 $i --slow; done; }"
