@@ -7607,6 +7607,7 @@ class ScriptShell:
     status = EXIT_MACHINE  # the exit status, as `$?` has it
     # The error that ended it: it could not be started, its output not be written.
     fault: Exception | None = None
+    thread: threading.Thread | None = None  # which runs the shells
 
     def __init__(self, job: Job, reaper: Reaper, post: Callable[[Any], None]) -> None:
         self.job = job
@@ -7645,8 +7646,10 @@ class ScriptShell:
             # Not /dev/null: the hook must see that a script's `2>/dev/null` differs.
             nowhere = os.open("/dev/zero", os.O_RDWR)
             jobs.append((self.scout, scout, nowhere))
-        for work in (partial(self.run, jobs), self.listen):
-            threading.Thread(target=work, daemon=True).start()
+        thread = threading.Thread(target=self.run, args=(jobs,), daemon=True)
+        thread.start()
+        self.thread = thread
+        threading.Thread(target=self.listen, daemon=True).start()
 
     def job_of(self, role: str, hook: str, words: Mapping[str, str]) -> Job:
         """The job of one of the shells, with its part of the hook and its pipes."""
@@ -8797,6 +8800,8 @@ class ScriptRun(Run):
     def give_up(self, why: str) -> None:
         self.shell.process.signal(SIGKILL)
         super().give_up(why)
+        if self.shell.thread:  # it ends what the script has left
+            self.shell.thread.join(STUCK_S)
 
     def report(self) -> int:
         self.show()  # the script has the last word

@@ -155,6 +155,23 @@ class OutputTest(FaultCase):
         owed = {label: "passed" for label in labels if label not in done}
         self.suffer(ran.read("tests.txt"), 0, owed, "--rerun-failed")
 
+    def test_no_journal_for_a_script(self) -> None:
+        """All that it has started has ended before the run does."""
+        self.drive("over = run_tests.threading.Event()",
+                   "sweep, run = run_tests.Process.sweep, run_tests.ScriptShell.run",
+                   "give_up, close = run_tests.Run.give_up, run_tests.Host.close",
+                   "def late(process):", "    over.wait()", "    return sweep(process)",
+                   "def ran(shell, jobs):", "    run(shell, jobs)", "    print('swept', flush=True)",
+                   "def gave_up(run, why):", "    give_up(run, why)", "    over.set()",
+                   "def closed(host):", "    print('closed', flush=True)", "    close(host)",
+                   "run_tests.Process.sweep, run_tests.ScriptShell.run = late, ran",
+                   "run_tests.Run.give_up, run_tests.Host.close = gave_up, closed")
+        self.write("test.sh", "setsid $NAP &\nrm logs/run_tests.jsonl; mkdir logs/run_tests.jsonl\n"
+                              "bash -c true || test_fail a\n")
+        process = self.start("test.sh", gpus="0")
+        out, _ = process.communicate(timeout=WAIT_S)
+        self.assertEqual((process.returncode, self.left(), out.split()[:2]), (3, {}, [b"swept", b"closed"]))
+
     def test_no_room_for_the_state_of_the_shell(self) -> None:
         self.head = ["env", f"TMPDIR={self.folder}/logs", *self.head]
         ran = self.on_small_disk("A=$(printf %0200000d 1)\nset -u\necho $none\n")
