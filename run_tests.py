@@ -7740,8 +7740,10 @@ class ScriptShell:
                 f"the pipes to the script's shell are gone from {self.folder}; let nothing clean TMPDIR"
             )
             self.process.signal(SIGKILL)
-        except OSError:
-            pass
+        except OSError as error:
+            if error.errno not in (errno.ENXIO, errno.EPIPE):  # else nobody reads it any more
+                self.fault = error
+                self.process.signal(SIGKILL)
 
 
 # A test as a shell tells of it.

@@ -172,6 +172,16 @@ class OutputTest(FaultCase):
         out, _ = process.communicate(timeout=WAIT_S)
         self.assertEqual((process.returncode, self.left(), out.split()[:2]), (3, {}, [b"swept", b"closed"]))
 
+    def test_no_way_to_answer_a_script(self) -> None:
+        self.drive("import errno, os", "opened = os.open", "def none_left(path, *flags):",
+                   "    if str(path).endswith('/shell'):", "        raise OSError(errno.EMFILE, 'Too many open files')",
+                   "    return opened(path, *flags)", "os.open = none_left")
+        self.write("test.sh", "bash -c true || test_fail a\n")
+        process = self.start("test.sh")
+        out, _ = process.communicate(timeout=WAIT_S)
+        self.assertEqual((process.returncode, self.left()), (3, {}))
+        self.assertRegex(out, rb"\nStopped, the machine failed: .*\(Too many open files\)")
+
     def test_no_room_for_the_state_of_the_shell(self) -> None:
         self.head = ["env", f"TMPDIR={self.folder}/logs", *self.head]
         ran = self.on_small_disk("A=$(printf %0200000d 1)\nset -u\necho $none\n")
