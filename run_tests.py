@@ -6408,19 +6408,20 @@ class Run:
             if attempt.process and not attempt.process.is_gone:
                 attempt.process.signal(SIGKILL)
                 still_running.add(test)
-        for test in self.tests:
-            ends = schedule.results[test]
-            is_running = test in schedule.running
-            if is_running or test in schedule.waiting or not ends:
-                outcome = Outcome.INTERRUPTED if is_running else Outcome.NOT_RUN
-                ends.append(Result(test, outcome, reason=why))
-                with suppress(OSError):  # it may be the journal that cannot be written
-                    self.record.attempt_end(ends[-1])
         give_up_at = monotonic() + STUCK_S
         while still_running and monotonic() < give_up_at:
             event = self.inbox.get(FOLLOW_S)
             if isinstance(event, (Exited, Broken)):
                 still_running.discard(event.test)
+        for test in self.tests:
+            ends = schedule.results[test]
+            is_running = test in schedule.running
+            if is_running or test in schedule.waiting or not ends:
+                outcome = Outcome.INTERRUPTED if is_running else Outcome.NOT_RUN
+                ends.append(Result(test, outcome, attempt=len(ends) + 1, reason=why))
+                self.record.test_end(ends[-1])
+                with suppress(OSError):  # it may be the journal that cannot be written
+                    self.record.attempt_end(ends[-1])
 
     def report(self) -> int:
         """Close the journal, print what there is to print; returns the exit code."""

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import unittest
+from xml.etree import ElementTree
 from typing import Any, Mapping, Tuple
 
 import run_tests
@@ -154,6 +155,21 @@ class OutputTest(FaultCase):
         self.write("again", "")
         owed = {label: "passed" for label in labels if label not in done}
         self.suffer(ran.read("tests.txt"), 0, owed, "--rerun-failed")
+
+    def test_no_journal_any_more(self) -> None:
+        """No JUnit file of a test that the run has ended, or not begun, says that all is well."""
+        Fifo(self, "up")
+        green = '<testsuite tests="1"><testcase name="x"/></testsuite>'
+        self.write("green.sh", f"echo '{green}' >${{1#*=}}; echo up >up; $NAP")
+        self.write("tests.txt", "bash green.sh --junitxml=logs/a.xml #: label=a\n"
+                                "read x <up; rm logs/run_tests.jsonl; mkdir logs/run_tests.jsonl #: label=b\n"
+                                "wait\ntrue --junitxml=logs/c.xml #: label=c\n")
+        process = self.start("tests.txt")
+        process.communicate(timeout=WAIT_S)
+        self.assertEqual((process.returncode, self.left()), (3, {}))
+        ends = [case.get("type") for name in ("a", "c")
+                for case in ElementTree.parse(os.path.join(self.folder, f"logs/{name}.xml")).iter("error")]
+        self.assertEqual(ends, ["interrupted", "not run"])
 
     def test_no_journal_for_a_script(self) -> None:
         """All that it has started has ended before the run does."""
