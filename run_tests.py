@@ -264,18 +264,18 @@ class Options(NamedTuple):
     command: Sequence[str] = (PROGRAM,)  # the words of the command line, the program first
     gpus: str = ""  # a count or ids, as written
     gpus_per_test: float = 1  # for tests that do not say it
-    jobs: int | None = None  # CPU slots for `gpus=0`; None: as many as GPUs
+    jobs: int = 0  # CPU slots for `gpus=0`; 0: as many as GPUs
     python: str = "python3"
     pytest_args: Words = ()
     require_gpus: int = 0
     timeout: float = 0  # 0: no limit
     slow: float = SLOW_S  # how often a test that runs on is announced
-    deadline: float | None = None
+    deadline: float = 0  # 0: none
     grace: float = GRACE_S
     retries: int = 0
     retry_on: str = ""  # a pattern: only failures whose cause or log line matches are retried
     flaky: str = "pass"
-    skip_code: int | None = None  # the exit code of a test that cannot run here
+    skip_code: int = 0  # the exit code of a test that cannot run here; 0: none
     known_failures: Mapping[str, str] = {}  # why tests are known to fail, by label
     leaks: str = "report"
     fail_fast: bool = False
@@ -302,8 +302,8 @@ class Options(NamedTuple):
     repeat: int = 1
     only: LabelFile | None = None
     message: Words = ()  # the words of `[ci WORDS]` in it, case folded
-    max_gpus: int | None = None
-    shard: str | None = None  # `2/4`: part 2, from 1, of 4 parts of the tests
+    max_gpus: int = 0  # 0: no limit
+    shard: str = ""  # `2/4`: part 2, from 1, of 4 parts of the tests
 
     @property
     def failures_path(self) -> str:
@@ -319,8 +319,7 @@ class Options(NamedTuple):
     def deferred_path(self) -> str:
         """The file in which the run names deferred tests; empty if no option defers any, or `--only` reads it."""
         path = f"{self.log_dir}/deferred.txt"
-        may_defer = self.only or self.max_gpus is not None
-        if may_defer and not self.reads(path):
+        if (self.only or self.max_gpus) and not self.reads(path):
             return path
         return ""
 
@@ -366,7 +365,7 @@ class Attributes(NamedTuple):
     gpus: float | None = None  # 0, a fraction below 1, a whole number, ALL_GPUS
     timeout: float | None = None  # seconds
     retries: int | None = None
-    label: str | None = None
+    label: str = ""
     time: float | None = None  # expected seconds
     lock: Words = ()
     after: Words = ()  # labels
@@ -405,7 +404,7 @@ class Test(NamedTuple):
     barrier: int  # number of `wait` lines above it
     gpus: float  # 0, a fraction below 1, a whole number, ALL_GPUS
     timeout: float  # seconds; 0: no limit
-    junit: str | None  # absolute path of the JUnit file that it writes
+    junit: str  # absolute path of the JUnit file that it writes; empty: none
     # When it fails, its line prints `Error: sub-test failed`, as `test_fail` would.
     announces: bool
     # It is pytest: if it leaves no good JUnit file, it has died, whatever its status.
@@ -1295,7 +1294,7 @@ def with_words(test: TestLine) -> TestLine:
     """A test with the bash words of its `after`, label and prefix, where it does not have them yet."""
     after = "\n".join(test.attributes.after)
     test = test._replace(after=expandable(after, is_command=False))
-    if test.attributes.label is not None:
+    if test.attributes.label:
         return test._replace(label=expandable(test.attributes.label, is_command=False))
     if test.label:
         return test
@@ -2289,7 +2288,7 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
         words += [shlex.quote(options.python), "-u -m pytest --tb=auto"]
         words += [f"--junitxml={shlex.quote(path)}"] * is_ours
         words += map(shlex.quote, options.pytest_args)
-    junit = None
+    junit = ""
     # A device, such as /dev/null, is never replaced and tells nothing.
     if named and (os.path.isfile(path) or not os.path.exists(path)):
         junit = path
@@ -2526,11 +2525,11 @@ class History:
             self.owed[name] = copies + min(self.owed[name], others)
             self.last[name] = record["run"]
 
-    def knows(self, shard: str | None) -> bool:
+    def knows(self, shard: str) -> bool:
         """Whether a known run may have selected the tests of this shard; True if there is no shard."""
         if self.is_passed_over:
             return False
-        return shard is None or not self.shards.keys().isdisjoint(["", shard])
+        return not shard or not self.shards.keys().isdisjoint(["", shard])
 
     def owes(self, test: Test, copies: int) -> bool:
         """Whether a test is new, or did not pass when it was last selected.
@@ -2701,7 +2700,7 @@ def deferred_tests(tests: Tests, options: Options) -> Dict[Test, str]:
     `--max-gpus` also defers what waits for these. `--only` keeps what its tests wait for, and `LabelFile.news`.
     """
     deferred = {}
-    if options.max_gpus is not None:
+    if options.max_gpus:
         wide = [test for test in tests if options.max_gpus + 1 <= test.gpus < ALL_GPUS]
         deferred.update(dict.fromkeys(reach(wide, followers_of(tests)), "--max-gpus"))
     if options.only and "all" not in options.message:
@@ -2760,7 +2759,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
     deferred = deferred_tests(chosen, options)
     last_selected = options.shard and options.rerun_failed and history.shards.get(options.shard)
     to_run = [test for test in chosen if test not in deferred]
-    is_part = bool(options.shard and to_run)
+    is_part = bool(to_run) and options.shard not in ("", "1/1")
     if last_selected:
         keep(
             f"--shard {options.shard}",
@@ -2787,7 +2786,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
         left_out,
         estimates,
         frozenset(test for test in chosen if history.owed[test.name] > 0),
-        is_part and not str(options.shard).endswith("/1"),
+        is_part,
     )
 
 
@@ -3527,7 +3526,7 @@ class Schedule:
     def on_tick(self, event: Tick) -> None:
         self.quarantine(event.sick)
         if self.now >= self.end_at:
-            self.grace = min(self.grace, (self.options.deadline or 0) / 4)
+            self.grace = min(self.grace, self.options.deadline / 4)
             self.end_at = inf
             self.is_overdue = True
             self.end_running(SIGTERM, "--deadline ends the run")
@@ -4455,7 +4454,7 @@ class Host:
         test = attempt.test
         process = attempt.process
         kills = self.oom_kills
-        old_signature = test.junit and file_signature(test.junit)
+        old_signature = file_signature(test.junit)
         self.spawn(attempt)
         process.wait()
         ended = monotonic()
@@ -4581,12 +4580,12 @@ MISSING = "missing"
 STALE = "stale, from an earlier run"
 
 
-def junit_fault(path: str | None, before: str | None) -> Tuple[str, int, bool]:
+def junit_fault(path: str, before: str) -> Tuple[str, int, bool]:
     """Why a JUnit file cannot be used (`missing`, `stale`, …), how many cases failed, and whether all were skipped.
 
     If a suite counts more failures than its cases show, its count is believed. A large file is never all in memory.
     """
-    if path is None:
+    if not path:
         return "", 0, False
     after = file_signature(path)
     if not after:
@@ -4905,7 +4904,7 @@ class Record:
             commit=next(filter(None, map(os.environ.get, COMMIT_VARIABLES)), None),
             gpus=machine.tokens,
             directory=os.getcwd(),
-            shard=options.shard,
+            shard=options.shard or None,
             selected=[test.name for test in selection.selected],
             left_out=[test.name for test in left_out],
         )
@@ -6008,8 +6007,8 @@ SHARD_VARIABLES = (
 )
 
 
-def find_shard(environ: Environ) -> str | None:
-    """The shard that the CI's variables name; None, with a warning, if there are none. Raises UsageError."""
+def find_shard(environ: Environ) -> str:
+    """The shard that the CI's variables name; empty, with a warning, if there are none. Raises UsageError."""
     for variables in SHARD_VARIABLES:
         index, total, first, *required = variables.split()
         if environ.keys() >= {index, total, *required}:
@@ -6021,7 +6020,7 @@ def find_shard(environ: Environ) -> str | None:
                     f"--shard auto: {index}={environ[index]} is not one of {total}={environ[total]}; write --shard K/N"
                 ) from None
     warn("--shard auto: no CI says which shard this is; all tests run")
-    return None
+    return ""
 
 
 def parse_pattern(text: str) -> str:
@@ -7056,7 +7055,7 @@ class ScriptFile:
         One that reads another test's output gets no slot: the other might wait for that slot.
         """
         attributes = self.attributes[line + node.text.count("\n")]
-        if attributes.label is not None:
+        if attributes.label:
             label = expandable(attributes.label, is_command=False)
         operators = " ".join(chain(*node.redirects))
         text = " ".join(words_of(node))

@@ -959,8 +959,8 @@ def slurm_nodes(environ: Mapping[str, str]) -> List[str]:
     return said.split()
 
 
-def seconds_left(environ: Mapping[str, str]) -> Optional[float]:
-    """Until the allocation ends, less what agents take to start; None if it does not end, or nobody says when."""
+def seconds_left(environ: Mapping[str, str]) -> float:
+    """Until the allocation ends, less what agents take to start; 0 if it does not end, or nobody says when."""
     end = environ.get("SLURM_JOB_END_TIME", "")
     if not end:  # from Slurm 23 on it is there
         with contextlib.suppress(run_tests.ToolError, ValueError):
@@ -968,7 +968,7 @@ def seconds_left(environ: Mapping[str, str]) -> Optional[float]:
             said = run_tests.call_tool("squeue", "-h", "-j", job, "-o", "%e").strip()
             end = str(int(time.mktime(time.strptime(said, "%Y-%m-%dT%H:%M:%S"))))
     if not end.isdigit():
-        return None
+        return 0
     left_s = max(int(end) - time.time() - LEAVE_S, 1.0)
     warn(f"--deadline {run_tests.show_duration(left_s)}, since the allocation ends then")
     return left_s
@@ -1141,7 +1141,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     launch = Launch(prefix, own.agent_python, own.lost_after)
     if not options.list:
         share_scratch(options.log_dir)
-    if own.nodes == "slurm" and options.deadline is None:
+    if own.nodes == "slurm" and not options.deadline:
         options = options._replace(deadline=seconds_left(environ))
 
     def find(options: Options, reaper: Reaper) -> Host:

@@ -132,7 +132,7 @@ class ExitCodes(CommandLineCase):
 # Options.
 
 OPTIONS: Sequence[Tuple[str, str, Mapping[str, Any]]] = (     # $RUN_TESTS_OPTS, arguments, values
-    ("", "", {"slow": 300.0, "deadline": None, "flaky": "pass", "leaks": "report", "junit": "", "require_gpus": 0,
+    ("", "", {"slow": 300.0, "deadline": 0, "flaky": "pass", "leaks": "report", "junit": "", "require_gpus": 0,
               "log_dir": "logs", "fail_dir": "", "handlers": ["test_fail"], "lists": ["tests.txt"]}),
     ("", "--slow 5m --deadline 1.5h", {"slow": 300.0, "deadline": 5400.0}), ("", "--deadline=90", {"deadline": 90.0}),
     ("", "--flaky fail --flaky pass --leaks fail", {"flaky": "pass", "leaks": "fail"}),

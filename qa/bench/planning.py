@@ -67,7 +67,7 @@ def make_test(index: int, gpus: int) -> Test:
     """A test of the runner's of which only place, need and key matter here."""
     return Test(index=index, key=f"{index:012x}", label=f"t{index}", stem=f"t{index}", file="", line=index, command="",
                 shell=run_tests.Snapshot("", None), preface=b"", attributes=run_tests.Attributes(), barrier=0,
-                gpus=float(gpus), timeout=0, junit=None, announces=False)
+                gpus=float(gpus), timeout=0, junit="", announces=False)
 
 
 def make_suite(name: str, rows: Sequence[Row], gpus: int = SLOTS) -> Suite:
