@@ -1468,6 +1468,7 @@ class ListFile:
     """One list: its tests and its shell state, and the mistakes found in it."""
 
     switches = ""  # of `set`, so far
+    last_state = 1  # the first line of the last piece of shell state
 
     def __init__(self, name: str, text: str, waits: int) -> None:
         self.name = name
@@ -1475,7 +1476,6 @@ class ListFile:
         self.lines = text.split("\n")
         self.waits = waits  # number of `wait` lines so far, those of the lists before included
         self.tests: List[TestLine] = []
-        self.states: List[int] = []  # the first line of each piece of shell state
         # What bash is to read for the list: its shell state with a check behind each piece, at the same lines.
         self.script = [""] * (len(self.lines) + 1)
         self.functions: Dict[str, Nodes] = {}  # the bodies of those that it defines
@@ -1616,7 +1616,7 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
         return False
     check_masks(walk(nodes))
     parsed.waits += is_wait  # it is state too: `set -x` shows it
-    parsed.states.append(line)
+    parsed.last_state = line
     for number in range(line - 1, end):
         parsed.script[number] += parsed.lines[number]
     parsed.script[end] += f'{{ _rt_check "$?" {line}; }} 2>/dev/null; '
@@ -2056,7 +2056,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     tests = list(read_answers(parsed, waiting, answers, outputs))
     if waiting or end != b"end":
         parsed.complain(
-            [*waiting, *parsed.states[-1:], 1][0],
+            [*waiting, parsed.last_state][0],
             f"the shell state down to here, or a word of this line, ends bash with status {status}"
             f"{last_printed(outputs[-1])}; run `bash -x {parsed.name}` to see where",
         )

@@ -18,7 +18,7 @@ from typing import Any, Callable, List, Sequence
 
 import run_tests
 from run_tests import ALL_GPUS, ListError, Options, Test
-from tests.test_parse import ParseCase
+from tests.test_parse import ParseCase, states_of
 
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "200"))
 ONE_SEED = os.environ.get("FUZZ_SEED")
@@ -204,7 +204,7 @@ class Fuzz(ParseCase):
         self.assert_bash_reads(text, not parsed.mistakes)
         with unittest.mock.patch.object(run_tests, "split_list", return_value=pieces):    # not by bash once more
             run_tests.read_list(parsed, self.scratch)
-        found = [*parsed.states, *(test.line for test in parsed.tests)]
+        found = [*states_of(parsed), *(test.line for test in parsed.tests)]
         self.assertEqual(len(set(found)), len(found))
         for line, what in parsed.mistakes:
             self.assertTrue(1 <= line <= len(parsed.lines), line)

@@ -118,10 +118,15 @@ def lines(commands: Iterable[str]) -> str:
     return "".join(command + "\n" for command in commands)
 
 
+def states_of(parsed: ListFile) -> List[int]:
+    """The first line of each piece of shell state."""
+    return [int(line) for line in re.findall(r'_rt_check "\$\?" (\d+)', "".join(parsed.script))]
+
+
 def kinds_of(commands: Sequence[str]) -> Dict[str, str]:
     """What commands are in a list of them all: `state`, `test`, `target`, or what is wrong with them."""
     parsed = read(lines(commands))
-    found = dict.fromkeys(parsed.states, "state")
+    found = dict.fromkeys(states_of(parsed), "state")
     found.update((test.line, "target" if test.is_target else "test") for test in parsed.tests)
     found.update(parsed.mistakes)
     line, kinds = 1, {}
@@ -281,7 +286,7 @@ class Splitting(ParseCase):
 
     def test_a_line_number_is_that_of_the_first_word(self) -> None:
         self.assertEqual(bodies("\\\n\\\na\nb\n"), [(3, "a"), (4, "b")])
-        self.assertEqual(read('\nexport A="x\ny"\n\nexport B=1 \\\n  C=2\n\\\ncd z\n').states, [2, 5, 8])
+        self.assertEqual(states_of(read('\nexport A="x\ny"\n\nexport B=1 \\\n  C=2\n\\\ncd z\n')), [2, 5, 8])
 
     def test_the_last_line_needs_no_end(self) -> None:
         for text in ("a\nb", "a\nb \\\n", "a\nb \\"):
@@ -339,7 +344,7 @@ class Splitting(ParseCase):
         tests = self.parse(text)
         self.assertEqual([test.line for test in tests[-3:]], [2001, 2023, 2024])
         self.assertEqual("".join(map(self.output, tests[-3:-1])), "139980\n40000\n")
-        self.assertEqual(len(read("A=(\n" + "  x\n" * 500 + ")\n").states), 1)
+        self.assertEqual(len(states_of(read("A=(\n" + "  x\n" * 500 + ")\n"))), 1)
         self.assertEqual(len(read(" && ".join(["a"] * 3000)).tests), 1)
 
     def test_nesting_without_end_is_a_mistake(self) -> None:
