@@ -2525,8 +2525,9 @@ class History:
             self.owed[name] = copies + min(self.owed[name], others)
             self.last[name] = record["run"]
 
-    def knows(self, shard: str) -> bool:
-        """Whether a known run may have selected the tests of this shard; True if there is no shard."""
+    def knows_shard(self) -> bool:
+        """Whether a known run may have selected the tests of this run's shard; True if it has none."""
+        shard = self.options.shard
         if self.is_passed_over:
             return False
         return not shard or not self.shards.keys().isdisjoint(["", shard])
@@ -2774,7 +2775,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
             f"--shard {options.shard} (plan {plan})",
             lambda test: numbers.get(test, 1) == number,
         )
-    if options.rerun_failed and history.knows(options.shard):
+    if options.rerun_failed and history.knows_shard():
         copies = Counter(test.name for test in tests if test.label == test.origin)
         keep(
             "--rerun-failed",
@@ -5288,7 +5289,7 @@ class Trace:
         self.flush()
         return code or EXIT_MACHINE * self.is_lost
 
-    def line(self, text: str = "", colour: str = "") -> None:
+    def line(self, text: str, colour: str = "") -> None:
         """Print a line of the runner's own, never on the end of a line that a test has left open."""
         text = without_ci_commands(text)
         if colour and self.has_colour:
@@ -6491,7 +6492,7 @@ def open_stdout() -> BinaryIO:
 def choose(tests: Tests, options: Options) -> Selection:
     """What runs, by the journals; warns where they are not what an option needs. Raises UsageError."""
     history = read_history(options)
-    is_known = history.shards and history.knows(options.shard)
+    is_known = history.shards and history.knows_shard()
     if options.rerun_failed and not is_known:
         what = "this shard of " * bool(options.shard)
         warn(
@@ -6643,7 +6644,7 @@ def is_script(name: str) -> bool:
     return False
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> int:
     """The command line: returns the exit code, prints mistakes on stderr, never a traceback."""
     if sys.version_info < OLDEST_PYTHON:
         warn(
@@ -6652,8 +6653,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         )
         return EXIT_MACHINE
-    words = argv or sys.argv[1:]
-    return exit_code_of(lambda: run_lists(parse_command_line(words, os.environ)))
+    return exit_code_of(lambda: run_lists(parse_command_line(sys.argv[1:], os.environ)))
 
 
 def exit_code_of(action: Callable[[], int | None]) -> int:

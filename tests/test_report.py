@@ -55,7 +55,7 @@ class TraceTest(RunnerCase):
         for data in (b"", b"a\n", b"b", b""):
             self.trace.write(data)
             self.trace.line(f"line {data!r}")
-        self.trace.line()
+        self.trace.line("")
         self.trace.line("ü \udcff")
         self.assertEqual(self.out.getvalue(), b"line b''\na\nline b'a\\n'\nb\nline b'b'\nline b''\n\n\xc3\xbc \xff\n")
 

@@ -293,7 +293,7 @@ class Owing(HistoryCase):
         self.assertEqual(self.owing(*there, keys="ab"), "B")
         for records, is_known in (([*here, *there], False), ([*there, *here], True)):
             self.assertEqual(self.owing(*records, keys="ab"), "A")
-            self.assertEqual(self.history().knows(None), is_known, "all runs where the last run was elsewhere")
+            self.assertEqual(self.history().knows_shard(), is_known, "all runs where the last run was elsewhere")
         shard = [start("a", "b", run="3", directory=os.getcwd()), end("a", run="3")]
         for records in ([*shard, *there], [*there, *shard], [there[0], *shard, *there[1:]]):
             self.assertEqual(self.owing(*records, keys="abc"), "c", "b has not been selected here")
@@ -657,10 +657,10 @@ class Selections(unittest.TestCase):
     """What runs, what is deferred, what is left out and by what, and the line that says so."""
 
     def select(self, text: str, history: Sequence[Dict[str, Any]] = (), **options: Any) -> run_tests.Selection:
-        known = History(OF_LIST)
+        known = History(Options((LIST,), **options))
         for record in history:
             known.add(record, is_own=True)
-        return run_tests.select(many(text), Options((LIST,), **options), known)
+        return run_tests.select(many(text), known.options, known)
 
     def to_run(self, selection: run_tests.Selection) -> str:
         return labels(test for test in selection.tests if test not in selection.deferred)
