@@ -6617,23 +6617,18 @@ def run_lists(
             host = find_host(options, reaper)
             tests = [host.fitted(test) for test in tests]
         selection = choose(tests, options)
-        if not selection.tests and not selection.is_part:
+        is_empty = not (selection.tests or selection.is_part)
+        if is_empty or options.list:
             for line in account(selection, options):
                 warn(line)
+        if is_empty:
             warn(f"nothing to run in {', '.join(options.lists)}")
             return EXIT_NOTHING
         if options.list:
-            return list_tests(selection, options, trace)
+            for test in selection.selected:
+                trace.line(f"{test.label}\t{test.need}\t{test.stem}\t{test.where}")
+            return trace.exit_code(EXIT_OK)
         return make_run(selection, host, options, trace).perform()
-
-
-def list_tests(selection: Selection, options: Options, trace: Trace) -> int:
-    """Print what would run; returns the exit code."""
-    for test in selection.selected:
-        trace.line(f"{test.label}\t{test.need}\t{test.stem}\t{test.where}")
-    for line in account(selection, options):
-        warn(line)
-    return trace.exit_code(EXIT_OK)
 
 
 def is_script(name: str) -> bool:
