@@ -4993,12 +4993,11 @@ class Record:
         It has the complete cases of the attempt's own file, and one that says how the test ended. Raises OSError.
         """
         is_ours = self.is_ours(path)
-        cases: List[Any] = []
+        cases = [case_of([result], self)]
         if result.status is not None and result.junit_fault not in (MISSING, STALE):
-            cases += complete_cases(path)
+            cases = [*complete_cases(path), *cases]
         elif not is_ours:
             check_kind(path, JUNIT, "JUnit file")
-        cases.append(case_of([result], self))
         write_xml(path, junit_of(result.test.label, result.seconds, cases), is_ours)
 
     def tail(self, result: Result, attempt: int = 0) -> str:
