@@ -3101,12 +3101,13 @@ class Health:
                 absent = (
                     f"nvidia-smi lists no GPU {device.token}; CUDA hides it and all after it"
                 )
-            if absent:
-                self.sick.append(Sick(device, absent))
+            reason = absent
+            if re.search(self.BROKEN, row):
+                reason = f"nvidia-smi: {row}"
+            if reason:
+                self.sick.append(Sick(device, reason))
             elif found:
                 self.used[device] = int(found.group(1))
-            elif re.search(self.BROKEN, row):
-                self.sick.append(Sick(device, f"nvidia-smi: {row}"))
 
     def ask(self, *which: str, tool: Callable[..., str] = call_tool) -> Dict[str, str]:
         """By index and by UUID, the rows of GPUs. Raises ToolError."""
