@@ -388,6 +388,18 @@ class Snapshot(NamedTuple):
         return f"Snapshot({self.directory!r})"
 
 
+class Job(NamedTuple):
+    """A shell to be started: that of one attempt, or of a script."""
+
+    bash: str  # path: looking it up for every test would cost more than starting it
+    words: Sequence[str]  # of its call, the name of the program first
+    environment: Mapping[bytes, bytes] | None = None  # None: ours, which costs Popen least
+    directory: str | None = None  # None: ours
+    stdin: str = ""  # path of its standard input; `-`: the runner's own; empty: nothing to read
+    errors: str = ""  # path of the log for standard error, if it is another
+    umask: int = -1  # -1: ours
+
+
 class Test(NamedTuple):
     """One test, ready to run. No two have the same index, by which they are sorted."""
 
@@ -410,10 +422,9 @@ class Test(NamedTuple):
     # It is pytest: if it leaves no good JUnit file, it has died, whatever its status.
     is_pytest: bool = False
     origin: str = ""  # its label without the number of its run
-    words: Words = ()  # arguments of a program that starts without bash, its name first; empty: bash runs `command`
-    stdin: str = ""  # path of its standard input; `-`: the runner's own; empty: nothing to read
+    # It starts without bash, in the environment of `shell`; None: bash runs `command`.
+    program: Job | None = None
     splits: bool = False  # its standard error goes to a file of its own, `<log>.err`
-    umask: int = -1  # -1: the runner's
 
     @property
     def where(self) -> str:
@@ -4139,18 +4150,6 @@ def adopt_orphans() -> bool:
     return False
 
 
-class Job(NamedTuple):
-    """A shell to be started: that of one attempt, or of a script."""
-
-    bash: str  # path: looking it up for every test would cost more than starting it
-    words: Sequence[str]  # of its call, the name of the program first
-    environment: Mapping[bytes, bytes] | None = None  # None: ours, which costs Popen least
-    directory: str | None = None  # None: ours
-    stdin: str = ""  # as in Test
-    errors: str = ""  # path of the log for standard error, if it is another
-    umask: int = -1  # -1: ours
-
-
 class Process:
     """One attempt's shell and its group. No signal goes to a group that is gone: others may have its number."""
 
@@ -4382,6 +4381,18 @@ def has_line_0(scratch: Scratch) -> bool:
     return b"line=0" in printed
 
 
+def program_environment(
+    exported: Mapping[bytes, bytes], variables: Environ, defaults: Environ
+) -> Mapping[bytes, bytes]:
+    """What a script exports to a program, with what tests get besides."""
+    environment = dict(exported)
+    for name, value in defaults.items():
+        environment.setdefault(to_bytes(name), to_bytes(value))
+    for name, value in variables.items():
+        environment[to_bytes(name)] = to_bytes(value)
+    return environment
+
+
 class Host:
     """This machine, where attempts run. For each of them a thread of the pool waits.
 
@@ -4505,9 +4516,9 @@ class Host:
                 attempt.process.log(f"{job.directory}, where this test is to run, is gone")
                 job = Job(self.bash, ["bash", "-c", "exit 1"])
             elif error.errno == errno.E2BIG:
-                attempt.process.log(f"{[*test.words, test.label][0]}: {error.strerror}")
+                attempt.process.log(f"{job.words[0]}: {error.strerror}")
                 job = Job(self.bash, ["bash", "-c", "exit 126"])
-            elif test.words:  # bash says why, or reads it as a script without `#!`
+            elif test.program:  # bash says why, or reads it as a script without `#!`
                 lines = "\n" * (test.line - 1)  # so that it names the line
                 words = [self.bash, "-c", f'{lines}"$@"', test.file, job.bash, *job.words[1:]]
                 job = job._replace(bash=self.bash, words=words)
@@ -4536,33 +4547,17 @@ class Host:
                 variables["BASH_ENV"] = to_text(environment.pop(b"BASH_ENV"))
         port = str(port_of(slot))
         defaults = {**self.defaults, "MASTER_PORT": port, "PET_MASTER_PORT": port}
-        if test.words:
-            return self.program_job(test, variables, defaults, attempt.log)
+        if test.program:
+            return test.program._replace(
+                environment=program_environment(exported or {}, variables, defaults),
+                errors=f"{attempt.log}.err" * test.splits,
+            )
         if self.has_line_0:
             test = test._replace(line=test.line + 1)
         text = bash_text(test, variables, defaults, self.reaper.scratch, attempt.process.mark)
         # The first word is bash's path: else bash looks for itself in PATH.
         words = [self.bash, "-c", text, test.file]
         return Job(self.bash, words, environment, directory)
-
-    def program_job(self, test: Test, variables: Environ, defaults: Environ, log: str) -> Job:
-        """The job of a test that is a program, as a script's shell would start it."""
-        environment = dict(test.shell.environment or {})
-        for name, value in defaults.items():
-            environment.setdefault(to_bytes(name), to_bytes(value))
-        for name, value in variables.items():
-            environment[to_bytes(name)] = to_bytes(value)
-        path = to_text(environment.get(b"_", b""))
-        errors = f"{log}.err" * test.splits
-        return Job(
-            path,
-            test.words,
-            environment,
-            test.shell.directory,
-            test.stdin,
-            errors,
-            test.umask,
-        )
 
     def close(self) -> None:
         """End what attempts have left, and say so."""
@@ -8374,7 +8369,7 @@ class ScriptRun(Run):
         }
         # A test that reads a pipe holds the only slot. This one may write to that pipe, and must not wait for the slot.
         is_read = self.sequential and any(
-            test.stdin.startswith("/") for test in self.shell_waits_for
+            "/" in (each.stdin or "") for each in self.shell_waits_for.values()
         )
         if is_read or call.stdin is None:
             return '_rt_run "$@"'
@@ -8755,15 +8750,14 @@ class ScriptRun(Run):
         umask = program.umask
         if umask == self.umask:
             umask = -1
+        job = Job(path, words, None, program.directory, call.stdin or "", umask=umask)
         # `is_pytest` is False: as under bash, a pytest run may pass without a whole JUnit file.
         test = test._replace(
             gpus=self.gpus_of(line, test.gpus, text),
             is_pytest=False,
             command=shlex.join(words),
-            words=words,
-            stdin=call.stdin or "",
+            program=job,
             splits=splits,
-            umask=umask,
         )
         return self.host.fitted(test)
 
