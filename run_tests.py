@@ -3836,7 +3836,7 @@ def outcome_of(status: int) -> Outcome:
 # Access to files, where a test may have put a link, a pipe or a device in place of the file.
 
 
-def regular_file(path: str, flags: int = os.O_RDONLY) -> int:
+def regular_file(path: str, flags: int) -> int:
     """A descriptor of a regular file. Raises OSError for any other, at which a reader might wait for ever."""
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -3847,7 +3847,7 @@ def regular_file(path: str, flags: int = os.O_RDONLY) -> int:
 
 def open_regular(path: str) -> BinaryIO:
     """A regular file, to be read. Raises OSError."""
-    return open(regular_file(path), "rb")
+    return open(path, "rb", opener=regular_file)
 
 
 def check_name(path: str, has_links: bool = True) -> None:
