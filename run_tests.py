@@ -6524,7 +6524,7 @@ def choose(tests: Tests, options: Options) -> Selection:
 
 def check_outputs(tests: Tests, options: Options) -> None:
     """Raises UsageError if --junit, --journal or a list is a file that the run or a test also writes."""
-    junit_paths = {test.junit for test in tests if test.junit}
+    junit_paths = {test.junit for test in tests}
     log_dir = os.path.realpath(options.log_dir)
     written = {f"{log_dir}/{test.stem}.log" for test in tests}
     names = [*junit_paths, options.failures_path, options.deferred_path]
