@@ -4323,7 +4323,7 @@ def bash_text(
     variables: Environ,
     defaults: Environ,
     scratch: Scratch,
-    mark: int = 0,
+    mark: int,
 ) -> str:
     """What `bash -c` is to run: the test's shell state and variables, then its command at its line number in the list.
 
@@ -4752,9 +4752,9 @@ def normalise(line: str) -> str:
     return re.sub(r"\d+(?:\.\d+)*(?:e[+-]?\d+)?", "N", line)
 
 
-def oom_kills(path: str = "vmstat") -> int:
+def oom_kills() -> int:
     """How many processes the kernel has killed for want of memory of the machine or, since Linux 4.13, of a cgroup."""
-    return proc_number(path, rb"\boom_kill (\d+)")
+    return proc_number("vmstat", rb"\boom_kill (\d+)")
 
 
 def check_room(path: str) -> None:

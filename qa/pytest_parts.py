@@ -784,7 +784,7 @@ class PartsRun(run_tests.Run):
 
 def result_junit(result: Result) -> str:
     """The JUnit file of an attempt, which the next one puts aside."""
-    path = result.test.junit or ""
+    path = result.test.junit
     aside = f"{path}.attempt{result.attempt}"
     return aside if os.path.exists(aside) else path
 

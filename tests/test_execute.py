@@ -378,7 +378,7 @@ class StreamsTest(ProcessCase):
 class BashTextTest(ProcessCase):
     def log(self, scratch: Scratch, **test: Any) -> bytes:
         """What a test prints."""
-        text = run_tests.bash_text(a_test(**test), {"OWN": "it's", "B": "own"}, {}, scratch)
+        text = run_tests.bash_text(a_test(**test), {"OWN": "it's", "B": "own"}, {}, scratch, 0)
         self.events(self.job("", words=[shutil.which("bash") or "", "-c", text, "tests.txt"]))
         return self.read()
 

@@ -246,5 +246,5 @@ class Fuzz(ParseCase):
         except ListError:
             return "mistakes"
         for test in tests[-1:]:          # it has the most state above it
-            self.assert_bash_reads(run_tests.bash_text(test, {"CUDA_VISIBLE_DEVICES": "0,1"}, {}, self.scratch))
+            self.assert_bash_reads(run_tests.bash_text(test, {"CUDA_VISIBLE_DEVICES": "0,1"}, {}, self.scratch, 0))
         return "plan"

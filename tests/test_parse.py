@@ -230,7 +230,7 @@ class ParseCase(RunnerCase):
 
     def output(self, test: Test, **variables: str) -> str:
         """What bash prints for a test, stdout and stderr together, behind what the state above it has printed."""
-        text = FIRST_LINE + run_tests.bash_text(test, {"RUN_TESTS_LABEL": test.label, **variables}, {}, self.scratch)
+        text = FIRST_LINE + run_tests.bash_text(test, {"RUN_TESTS_LABEL": test.label, **variables}, {}, self.scratch, 0)
         ran = subprocess.run([b"bash", b"-c", run_tests.to_bytes(text), run_tests.to_bytes(test.file)], check=False,
                              cwd=test.shell.directory, env=test.shell.environment, stdin=subprocess.DEVNULL,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
