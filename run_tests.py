@@ -2357,7 +2357,7 @@ def check_ties(lines: Mapping[Test, TestLine]) -> None:
                 f"writes the same JUnit file as {writer.where}, {test.junit}; give each test its own"
             )
         after = f"after={','.join(test.attributes.after)}"
-        its_leaders = leaders.get(test, ())
+        its_leaders = leaders[test]
         if any(leader.barrier > test.barrier for leader in its_leaders):
             line.complain(
                 f"{after} waits for a test below a `wait`, which waits for this one; move one of them across it"
@@ -2659,12 +2659,11 @@ def work_of(test: Test, seconds: Seconds, gpus: int) -> float:
 
 
 def leaders_of(tests: Tests) -> Ties:
-    """The tests that each `after` names, by the test that says it. A name that none of these tests has is ignored."""
+    """For each test those that its `after` names. A name that none of these tests has is ignored."""
     named = {test.label: test for test in tests}
     return {
         test: [named[label] for label in test.attributes.after if label in named]
         for test in tests
-        if test.attributes.after
     }
 
 
@@ -3441,7 +3440,7 @@ class Schedule:
         self.followers = followers_of(tests)
         # By test that has not started: how many of the tests in its `after` have not passed yet.
         leaders = leaders_of(tests)
-        self.waiting = {test: len(leaders.get(test, ())) for test in tests}
+        self.waiting = {test: len(leaders[test]) for test in tests}
         # By need and locks, a heap of the tests whose `after` lets them start, ordered by barrier and rank.
         self.lines: Dict[Any, List[Tuple[int, int, Test]]] = defaultdict(list)
         self.locked: Set[str] = set()  # names of `lock` that running tests hold
