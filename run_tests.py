@@ -1497,7 +1497,7 @@ class ListFile:
 
     def complain(self, line: int, what: str) -> None:
         """Note a mistake, reported later as `file:line: what`."""
-        self.mistakes.append((line, re.sub(CONTROL, " ", what)))
+        self.mistakes.append((line, plain(what)))
 
 
 # Prints the first and last line, from 0, of each command of the file $2, and what is wrong with it. $1 is the most
@@ -2248,7 +2248,7 @@ def labels_of(tests: Sequence[TestLine]) -> Iterator[str]:
 
 def clean_label(label: str) -> str:
     """A label on one line, of a length that can be read."""
-    label = re.sub(CONTROL, " ", label).strip() or "test"
+    label = plain(label) or "test"
     if len(label) > LINE_CHARS:
         return f"{label[: LINE_CHARS - 1]}\u2026"
     return label

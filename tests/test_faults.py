@@ -529,7 +529,7 @@ class HostileTest(FaultCase):
 
     def test_labels(self) -> None:
         """They are one line each, without control characters, wherever they are shown."""
-        labels = {"\x1b]0;evil": "]0;evil", "::error::boom": None, "a\rb": "a b", "a\u2028b": "a b",
+        labels = {"\x1b]0;evil": "0;evil", "::error::boom": None, "a\rb": "a b", "a\u2028b": "a b",
                   "]]></testcase>": None, "\udcff\udced\udcb2": None, "\x9b31m": "31m", "../../../etc/x": None,
                   "-": None, "$(false)": None, "x" * 300: "x" * 199 + "\u2026", "\x7f\x08c": "c"}
         shown = [told or label for label, told in labels.items()]

@@ -803,7 +803,7 @@ class Labels(ParseCase):
         self.assert_labels(*((f"true || test_fail {shlex.quote(label)}", label) for label in labels))
         self.assert_labels((f"true #: label={'x' * 201}", "x" * 199 + "…"))
         self.assert_labels(("python3 -c 'a\nb'", "python3 -c 'a b'"), ('true #: label="a\tb\x01c"', "a b c"),
-                           ("true || test_fail $'d\\ne\\n'", "d e"), ("true || test_fail 'a\x1b[1mb'", "a [1mb"),
+                           ("true || test_fail $'d\\ne\\n'", "d e"), ("true || test_fail 'a\x1b[1mb'", "ab"),
                            ("true || test_fail 'f\u2028g'", "f g"), ("a \\\n  --b \\\n\t--c", "a --b --c"),
                            ('a "b\nc" || test_fail ""', 'a "b c"'), ("a\\\n  --d", "a --d"))
 
