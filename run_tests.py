@@ -2669,10 +2669,10 @@ def leaders_of(tests: Tests) -> Ties:
 
 def followers_of(tests: Tests) -> Ties:
     """For each test that others name in `after`, those others."""
-    followers: Ties = {}
+    followers: Ties = defaultdict(list)
     for test, leaders in leaders_of(tests).items():
         for leader in leaders:
-            followers.setdefault(leader, []).append(test)
+            followers[leader].append(test)
     return followers
 
 
@@ -2701,7 +2701,7 @@ def reach(start: Iterable[Test], ties: Ties) -> Set[Test]:
         test = stack.pop()
         if test not in found:
             found.add(test)
-            stack += ties.get(test, [])
+            stack += ties[test]
     return found
 
 
@@ -2736,7 +2736,7 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
     widest = max((test.gpus for test in tests if test.gpus < ALL_GPUS), default=1)
     ties = followers_of(tests)
     for follower, leaders in leaders_of(tests).items():
-        ties[follower] = leaders + ties.get(follower, [])
+        ties[follower] += leaders
     # The weights are less than zero, so that the heaviest sorts first.
     groups = []
     placed = set()
@@ -3615,7 +3615,7 @@ class Schedule:
             if is_news:
                 self.results[test].append(ended)
             self.actions.append(Conclude(ended, is_news))
-            for follower in self.followers.get(test, ()):
+            for follower in self.followers[test]:
                 if follower not in self.waiting:
                     continue
                 self.waiting[follower] -= 1
