@@ -518,6 +518,10 @@ class Result(NamedTuple):
     leaked: Words = ()  # processes that it left, `python3 (pid 12)`
     memory: float = 0.0  # seconds that its GPUs took to give their memory back
 
+    @property
+    def has_run(self) -> bool:
+        return self.status is not None
+
     def why(self) -> str:
         """Why it has not passed: the line of its log that says it, if there is one."""
         return self.cause.line or self.reason or self.cause.text or self.verdict()
@@ -536,7 +540,7 @@ class Result(NamedTuple):
         if self.outcome is Outcome.CRASHED:
             return f"crashed ({death_of(self.status)}{why})"
         if self.outcome is Outcome.FAILED or self.outcome.is_excused():
-            status = f", exit {self.status}" * (self.status is not None)
+            status = f", exit {self.status}" * self.has_run
             return f"{self.outcome.value}{status}{why}"
         return self.outcome.value
 
@@ -4973,7 +4977,7 @@ class Record:
         if self.options.fails(result.outcome):
             self.append(self.failures, to_bytes(f"{result.test.label}\n"))
         path = result.test.junit
-        never_ran = result.status is None and result.outcome is not Outcome.DEFERRED
+        never_ran = not result.has_run and result.outcome is not Outcome.DEFERRED
         # A test that passes and has not written this file may have read it.
         is_input = result.outcome.is_pass() and result.junit_fault == STALE
         if path and not is_input and (result.junit_fault or never_ran):
@@ -4989,7 +4993,7 @@ class Record:
         """
         is_ours = self.is_ours(path)
         cases = [case_of([result], self)]
-        if result.status is not None and result.junit_fault not in (MISSING, STALE):
+        if result.has_run and result.junit_fault not in (MISSING, STALE):
             cases = [*complete_cases(path), *cases]
         elif not is_ours:
             check_kind(path, JUNIT, "JUnit file")
@@ -4997,7 +5001,7 @@ class Record:
 
     def tail(self, result: Result, attempt: int = 0) -> str:
         """The end of the log of an attempt; empty if it has not run."""
-        if result.status is None:
+        if not result.has_run:
             return ""
         return tail_of(self.log_path(result.test, attempt))
 
@@ -5147,7 +5151,7 @@ def case_of(attempts: Results, record: Record) -> Any:
             trace = xml_element("stackTrace", tail)
             parts.append(xml_element(f"{prefix}{tag.capitalize()}", parts=[trace], **facts))
     parts.sort(key=lambda part: "rror" in part.tag)  # Maven's schema wants failures first
-    if last.status is not None:
+    if last.has_run:
         # The schemas of Jenkins and Maven have no properties of a case; GitLab and Jenkins link the attachment.
         text = f"""
 place: {last.lease.place}
@@ -5596,7 +5600,7 @@ class Console:
         error = f"Error: sub-test failed: {result.test.label}"
         if fails and self.replays:
             self.mark(error, RED)
-        if result.status is not None:
+        if result.has_run:
             self.ended(result, progress)
         elif has_ended:
             self.mark(
@@ -5604,7 +5608,7 @@ class Console:
             )
         if self.replays:
             self.replay_early(result)
-        elif self.sums_up and fails and (result.test.announces or result.status is None):
+        elif self.sums_up and fails and (result.test.announces or not result.has_run):
             self.trace.write(f"{error}\n")  # as `echo` prints it
         elif result.reason and not self.has_markers and not self.sums_up:
             tell(f"{result.test.where}: {result.test.label} {result.told()}")
@@ -5620,7 +5624,7 @@ class Console:
 
     def shows(self, result: Result) -> bool:
         """Whether its log is to be shown: of a test that passed, an empty one is not."""
-        if result.status is None or self.output == "none":
+        if not result.has_run or self.output == "none":
             return False
         if self.schedule.interrupts:
             return self.options.fails(result.outcome)
@@ -5700,7 +5704,7 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
         is_flaky = outcome is Outcome.FLAKY
         if outcome not in (Outcome.PASSED, Outcome.DEFERRED, Outcome.NOT_RUN):
             line = f"{result.verdict()}: {label}"
-            if result.status is not None:
+            if result.has_run:
                 log = record.log_path(result.test, int(is_flaky))
                 line = f"{result.verdict()}, {result.seconds:.1f}s: {label} ({log})"
             yield line
@@ -5731,7 +5735,7 @@ def causes(results: Results) -> Iterator[str]:
 def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     """What took longest, what had all GPUs, and how much the GPUs have gained."""
     results = results_of(attempts)
-    ran = [result for result in results if result.status is not None]
+    ran = [result for result in results if result.has_run]
     ran.sort(key=lambda result: -result.seconds)
     longest = [
         f"{result.test.label} {show_duration(result.seconds)}" for result in ran[:SLOWEST]
@@ -5773,7 +5777,7 @@ def again(results: Results, options: Options) -> Iterator[str]:
     yield f"Rerun: {program} --rerun-failed {rest}"
     shard = " --shard 1/1" * bool(options.shard)
     rest += " --message ''" * bool(options.message)  # the last of equal options counts
-    ran = [result.test.origin for result in owed if result.status is not None]
+    ran = [result.test.origin for result in owed if result.has_run]
     for label in ran[:1]:
         yield f"Alone: {program} {rest} --only <(echo {shlex.quote(label)}){shard}"
 
@@ -8688,12 +8692,12 @@ class ScriptRun(Run):
         else:
             self.tried.setdefault(call.program.key, self.ended[test])
         self.has_failed |= result.status != 0
-        if self.options.fails(result.outcome) or result.status is None:
+        if self.options.fails(result.outcome) or not result.has_run:
             self.unhandled[call.label or str(call.site.line)] += 1
             # A test ends with 1 if it did not run, or ended with 0 and fails all the same (`--leaks fail`).
             status = status or EXIT_FAILED
         code = f"{self.alone()}_rt_status={shell_status(status)}; "
-        if call.goes != "shown" and result.status is not None:
+        if call.goes != "shown" and result.has_run:
             code += f"_rt_print {shlex.join(logs)}; "
         elif self.console.has_markers and self.console.shows(result):
             for path in logs:
@@ -8830,7 +8834,7 @@ class ScriptRun(Run):
                 "it with --one-by-one to be certain"
             )
             status = status or EXIT_FAILED
-        has_left_out = any(end.status is None for end in bad)
+        has_left_out = not all(end.has_run for end in bad)
         if not status and has_left_out:
             warn(f"{self.name}: not all tests have run: this is no pass")
             status = EXIT_FAILED

@@ -355,7 +355,7 @@ class Sum:
         """How the test has ended, but for what its attempts took."""
         worst = self.worst()
         outcome, reason, cause = worst.outcome, worst.reason, worst.cause
-        ran = any(result.status is not None for result in self.last)
+        ran = any(result.has_run for result in self.last)
         fails_run = outcome.is_failure() or outcome.is_unfinished()
         has_to_be_whole = outcome.is_pass() or (outcome is Outcome.SKIPPED and self.junit)
         if outcome is Outcome.NOT_RUN and ran:
@@ -622,7 +622,7 @@ class PartsRun(run_tests.Run):
         count = len(whole.parts)
         if is_news and count > 1:
             self.record.attempt_end(result)
-        if count > 1 and result.status is not None:
+        if count > 1 and result.has_run:
             progress = f"{count - len(whole.left)} of {count} parts"
             self.console.ended(self.with_lost(result, whole), progress)
         if not whole.left:
@@ -706,7 +706,7 @@ class PartsRun(run_tests.Run):
         test = whole.test
         told = [each for turn in chosen for each in turn]
         suffix = "" if is_last else f".attempt{number}"
-        ran = [each for each in told if each.result.status is not None]
+        ran = [each for each in told if each.result.has_run]
         if ran:
             self.join_logs(ran, self.record.log_path(test, 0 if is_last else number))
         tokens = {token for each in ran for token in each.result.lease.tokens}
