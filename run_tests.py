@@ -4120,8 +4120,7 @@ class Reaper:
         """When all tests have ended, kill the processes that they have left, and the guard; returns the killed ones."""
         found, left = kill_all(self.orphans_of_run)
         self.dismiss_guard()
-        if self.scratch.folder:
-            shutil.rmtree(self.scratch.folder, ignore_errors=True)
+        shutil.rmtree(self.scratch.folder, ignore_errors=True)  # none has an empty name
         return sorted(found.difference(left))
 
 
@@ -6188,7 +6187,7 @@ class Parser(argparse.ArgumentParser):
     @property
     def version(self) -> str:
         """Version and hash of this very file, since copies drift: argparse asks when it is to print them."""
-        with suppress(OSError), open(os.path.abspath(__file__), "rb") as file:
+        with suppress(OSError), open(__file__, "rb") as file:
             return f"{PROGRAM} {VERSION} ({hash_function()(file.read()).hexdigest()[:12]})"
         return f"{PROGRAM} {VERSION}"
 
