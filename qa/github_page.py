@@ -9,7 +9,7 @@ a chart of what ran where. GitHub drops a page of more than 1 MiB whole: what do
 says. In a job on GitHub the failed tests also go to standard error as annotations, with file and line where pytest's
 traceback at the end of a log tells them.
 
-Exit codes: 0 done; 2 usage, or a journal that is none.
+Exit codes: 0 done; 2 usage, or a journal that is none; 3 the page cannot be written.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Opti
 PROGRAM = "github_page.py"
 EXIT_OK = 0
 EXIT_USAGE = 2
+EXIT_MACHINE = 3
+EXIT_INTERRUPTED = 130
+PART = r" \(part \d+ of \d+\)$"  # the end of the label of a part of a test that was split
+LARGEST = 1e12  # seconds since 1970, or of a test: more is a mistake
 PAGE_BYTES = 1_000_000  # of a page of at most 1 MiB, in which other steps may have written
 TAIL_BYTES = 8192  # of a log: the last error and its traceback
 SLOWEST = 10  # tests that are named
@@ -46,21 +50,37 @@ NEEDED: Mapping[str, FrozenSet[str]] = {
     "test_end": frozenset("time label attempt outcome status signal seconds".split()),
     "run_end": frozenset(["time", "exit"]),
 }
+# What some values are, where they are there.
+KINDS: Mapping[str, Any] = {
+    **dict.fromkeys("label log outcome directory reason said cause origin".split(), str),
+    "attempt": int,
+    "gpus": list,
+}
 ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])"
 
 Event = Mapping[str, Any]
 
 
+def check(event: Event) -> None:
+    """Raises KeyError, TypeError, ValueError or OverflowError for an event that no runner has written."""
+    if not NEEDED[event["event"]] <= event.keys():
+        raise KeyError("it lacks something")
+    if not all(isinstance(value, KINDS.get(key, object)) for key, value in event.items()):
+        raise TypeError("no such value")
+    if not 0 <= event["time"] + event.get("seconds", 0.0) <= LARGEST:
+        raise ValueError("no time")
+
+
 def read_run(path: str) -> List[Event]:
-    """The events of the last run in a journal. A line that is torn or lacks a key costs only itself. Raises OSError."""
+    """The events of the last run in a journal. A line that is torn or odd costs only itself. Raises OSError."""
     runs: Dict[str, List[Event]] = collections.defaultdict(list)
     with open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
             try:
                 event = json.loads(line[max(line.rfind('{"event"'), 0) :])
-                if NEEDED[event["event"]] <= event.keys():
-                    runs[event["run"]].append(event)
-            except (ValueError, KeyError, TypeError, RecursionError):
+                check(event)
+                runs[event["run"]].append(event)
+            except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
                 continue
     for events in reversed(list(runs.values())):
         return events
@@ -124,11 +144,16 @@ def tail_of(path: str) -> str:
 def logs_of(run: Sequence[Event], ends: Iterable[str], folder: str) -> Dict[str, str]:
     """The logs of the tests that have run, by label; they lie in this folder now.
 
-    A script that failed by itself has one, too, in its own name, and no start in the journal.
+    A script that failed by itself has one, too, in its own name, and no start in the journal. Of a test that was split
+    the parts have started, and all of it has the log beside the folder of theirs.
     """
     logs = {label: f"{os.path.basename(label)}.log" for label in ends}
     for start in of_kind(run, "test_start"):
-        logs[start["label"]] = os.path.basename(start["log"])
+        log, is_part = re.subn(r"\.parts/[^/]*$", ".log", start["log"])
+        label = start["label"]
+        if is_part:
+            label = re.sub(PART, "", label)
+        logs[label] = os.path.basename(log)
     paths = {label: os.path.join(folder, name) for label, name in logs.items()}
     return {label: path for label, path in paths.items() if os.path.isfile(path)}
 
@@ -185,8 +210,13 @@ def chart(run: Sequence[Event]) -> str:
 
 
 def ends_of(run: Iterable[Event]) -> Dict[str, Event]:
-    """How each test has ended, by label: the last attempt counts."""
-    return {end["label"]: end for end in of_kind(run, "test_end")}
+    """How each test has ended, by label: the last attempt counts, and all of a test that was split."""
+    ends = {end["label"]: end for end in of_kind(run, "test_end")}
+    parts = [label for label in ends if re.search(PART, label)]
+    for label in parts:
+        if ends[label].get("origin") in ends:
+            del ends[label]
+    return ends
 
 
 def page_of(run: Sequence[Event], folder: str) -> Iterator[str]:
@@ -261,7 +291,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         print(f"{PROGRAM}: {path}: no line of it is a journal's", file=sys.stderr)
         return EXIT_USAGE
     folder = os.path.dirname(path)
-    sys.stdout.buffer.write(fitting(page_of(run, folder)))
+    try:
+        with open(1, "wb", closefd=False) as file:
+            file.write(fitting(page_of(run, folder)))
+    except BrokenPipeError:
+        pass  # its reader has seen enough
+    except OSError as error:
+        print(f"{PROGRAM}: the page cannot be written ({error.strerror})", file=sys.stderr)
+        return EXIT_MACHINE
     top = os.environ.get("GITHUB_WORKSPACE")
     if top:
         for line in annotated(run, folder, top):
@@ -270,4 +307,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

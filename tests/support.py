@@ -6,11 +6,12 @@ import os
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import unittest
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import run_tests
 
@@ -283,6 +284,17 @@ class Lifeline:
             return os.read(self.read_end, 1) == b""
         except BlockingIOError:
             return False
+
+
+def interrupted(case: RunnerCase, program: str) -> Tuple[int, bytes]:
+    """Exit code and standard error of a program that gets a Ctrl-C as it reads the file that it is to read."""
+    path = os.path.join(case.folder, "never")
+    os.mkfifo(path)
+    process = subprocess.Popen([sys.executable, program, path], stderr=subprocess.PIPE)
+    with open(path, "wb"):          # not before the program has opened it
+        process.send_signal(signal.SIGINT)
+        err = process.communicate(timeout=WAIT_S)[1]
+    return process.returncode, err
 
 
 def lines_of(text: str, start: str) -> Sequence[str]:

@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 import unittest
 
-from tests.support import ROOT, RunnerCase
+from tests.support import ROOT, RunnerCase, interrupted
 
 sys.path.insert(0, os.path.join(ROOT, "qa"))
 
@@ -89,6 +90,47 @@ class PageTest(RunnerCase):
         ran = self.page(workspace=self.folder)
         self.assertIn("<summary>fails: failed, exit 1: why</summary>\n\n```text\nwhy\n", ran.stdout)
         self.assertEqual((ran.returncode, ran.stderr), (0, "::error title=fails::failed, exit 1: why\n"))
+
+    def test_a_value_that_no_runner_writes_costs_only_its_event(self) -> None:
+        self.run_list("echo why; false #: label=fails\ntrue\n")
+        with open(os.path.join(self.folder, "logs", "run_tests.jsonl"), "r+", encoding="utf-8") as file:
+            for event in list(map(json.loads, file)):
+                for key in {*event} & {*"time label log gpus seconds outcome attempt cause said".split()}:
+                    for value in None, -1e300, math.inf, math.nan, 10**400, [[]], {}:
+                        file.write(json.dumps({**event, "label": "odd", key: value}) + "\n")
+        ran = self.page(workspace=self.folder)
+        self.assertIn("<summary>fails: failed, exit 1: why</summary>\n\n```text\nwhy\n", ran.stdout)
+        self.assertEqual((ran.returncode, ran.stderr.splitlines()[0]), (0, "::error title=fails::failed, exit 1: why"))
+
+    def test_a_test_that_was_split_is_one(self) -> None:
+        """With its own log; its parts are in the chart alone."""
+        self.write("logs/t.log", "in its log\n")
+        events = [{"event": "run_start", "time": 1, "directory": "/"}]
+        for number in (1, 2):
+            label = f"t (part {number} of 2)"
+            common = {"label": label, "attempt": 1, "time": number}
+            end = {"event": "test_end", "outcome": "failed", "status": 1, "signal": None, "seconds": 1.0, **common}
+            events += [{"event": "test_start", "log": f"logs/t.parts/{number}.log", "gpus": [str(number)], **common},
+                       {**end, "origin": "t"}]
+        events.append({**end, "label": "t", "seconds": 2.0})
+        self.write("logs/run_tests.jsonl", "".join(json.dumps({**event, "run": "r"}) + "\n" for event in events))
+        page = self.page().stdout
+        self.assertTrue(page.startswith("### 1 test in 1.0s: 1 failed (no end in the journal)\n\nSlowest: t 2.0s\n\n"
+                                        "<details><summary>t: failed, exit 1</summary>\n\n```text\nin its log\n"), page)
+        self.assertEqual(page.count("  part "), 2)
+
+    def test_a_page_that_cannot_be_written(self) -> None:
+        self.run_list("true\n")
+        said = "github_page.py: the page cannot be written ("
+        for output, code, why in ((">/dev/full", 3, said + "No space left on device)\n"),
+                                  (">&-", 3, said + "Bad file descriptor)\n"), ("| true", 0, "")):
+            bash = ["bash", "-c", f'"$@" {output}; exit ${{PIPESTATUS[0]}}', "bash", sys.executable, SCRIPT]
+            ran = subprocess.run(bash, cwd=self.folder, check=False, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 text=True, env={**os.environ, "GITHUB_WORKSPACE": ""})
+            self.assertEqual((ran.returncode, ran.stderr), (code, why), output)
+
+    def test_an_interrupt(self) -> None:
+        self.assertEqual(interrupted(self, SCRIPT), (130, b""))
 
     def test_a_page_fits(self) -> None:
         self.assertEqual(github_page.fitting(["a", "b" * 100], 60), b"a\nMore does not fit: see the logs.\n")
