@@ -48,7 +48,7 @@ if __name__ == "__main__":
 try:
     from ci_verdicts import COMPLETE_PERCENT, EXIT_NOTHING, EXIT_OK, RED_RUNS
     from ci_verdicts import History, Jobs, Mistake, Reader, Verdicts, add_options
-    from ci_verdicts import bits_between, counted, csv_text, file_of, listed, matching, ones_in
+    from ci_verdicts import bits_between, counted, csv_text, file_of, leave, listed, matching, ones_in
     from ci_verdicts import parse_count, parse_percent, percent, places_of, show, told, union, write
 except ModuleNotFoundError as error:
     why = f"{error.name}.py is not beside ci_dedup.py; copy it, too"
@@ -997,4 +997,4 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

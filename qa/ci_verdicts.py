@@ -40,7 +40,7 @@ from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Map
 from typing import NamedTuple, Optional, Pattern, Sequence, Tuple
 
 PROGRAM = "ci_verdicts.py"
-EXIT_OK, EXIT_USAGE, EXIT_MACHINE, EXIT_NOTHING = 0, 2, 3, 5
+EXIT_OK, EXIT_USAGE, EXIT_MACHINE, EXIT_NOTHING, EXIT_INTERRUPTED = 0, 2, 3, 5, 130
 
 # What a job did in a commit: was away, silent, passed, failed. Of its parts the last of these counts.
 AWAY, SILENT, PASSED, FAILED = SIGNS = b" *+-"
@@ -871,5 +871,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return EXIT_OK
 
 
+def leave(command: Callable[[], int]) -> None:
+    """End with the exit code of a command; a Ctrl-C needs no traceback."""
+    try:
+        sys.exit(command())
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

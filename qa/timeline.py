@@ -66,7 +66,7 @@ SLOWEST = 10  # tests in the table
 SHOWN = 5  # names in one line
 TINY = 0.004  # of the axis: a bar so short has no edge, which would hide it
 LABELLED = 0.03  # of the axis: a bar so long has room for some of its label
-EXIT_OK, EXIT_USAGE, EXIT_MACHINE = 0, 2, 3
+EXIT_OK, EXIT_USAGE, EXIT_MACHINE, EXIT_INTERRUPTED = 0, 2, 3, 130
 
 OUTCOMES = (
     "passed",
@@ -204,11 +204,11 @@ class Run(NamedTuple):
     start: float
     end: float
     gpus: Tuple[str, ...]
-    tests: List[Test]
+    tests: List[Test]  # of one that was split its parts
+    outcomes: Mapping[str, int]  # how many tests have which; one that was split is one
     unseen: int  # selected tests of which the journal says nothing
     is_script: bool
     has_ended: bool
-    code: Optional[int]  # its exit status
     lost: Mapping[str, str]  # GPUs in quarantine, and why
 
     @property
@@ -452,6 +452,7 @@ class Draft:
         self.times: List[float] = []
         self.starts: Dict[str, Dict[int, Start]] = {}  # by label and attempt
         self.ends: Dict[str, Dict[int, End]] = {}
+        self.whole_of: Dict[str, str] = {}  # by the label of a part, that of its test
 
     def add(self, order: int, record: Dict[str, Any]) -> None:
         """Take in an event. Raises KeyError, TypeError, ValueError, AttributeError for one that is none."""
@@ -471,6 +472,8 @@ class Draft:
         elif event == "test_end":
             end = read_end(order, record)
             self.ends.setdefault(end.label, {})[end.attempt] = end
+            if "origin" in record and re.search(PART, end.label):
+                self.whole_of[end.label] = text_of(record["origin"])
         self.times.append(now)
 
     def labels(self) -> List[str]:
@@ -480,6 +483,10 @@ class Draft:
             for label, events in known.items():
                 first.setdefault(label, min(event.order for event in events.values()))
         return sorted(first, key=lambda label: first[label])
+
+    def parts_of(self, label: str) -> List[str]:
+        """The parts of a test, which have run in its place; itself if it was not split."""
+        return [part for part, whole in self.whole_of.items() if whole == label] or [label]
 
     def test(self, label: str, run_end: float) -> Test:
         """A test from its events."""
@@ -505,7 +512,7 @@ class Draft:
             last.why,
             last.need,
             last.lock,
-            last.after,
+            tuple(itertools.chain.from_iterable(map(self.parts_of, last.after))),
             last.barrier,
             ended,
         )
@@ -550,13 +557,14 @@ def make_run(journal: Journal, name: str) -> Tuple[Run, List[int]]:
     begun = [start for starts in draft.starts.values() for start in starts.values()]
     end = max(draft.times)
     # A test that was split has no start: its parts have run.
-    wholes = {re.sub(PART, "", label) for label in draft.starts} - draft.starts.keys()
-    tests = [draft.test(label, end) for label in draft.labels() if label not in wholes]
+    wholes = draft.ends.keys() & draft.whole_of.values()
+    every = [draft.test(label, end) for label in draft.labels()]
+    outcomes = tally(test for test in every if draft.whole_of.get(test.label) not in wholes)
     gpus = dict.fromkeys(first.get("gpus", ()))
     for start in begun:
         gpus.update(dict.fromkeys(start.gpus))
     selected = len(first.get("selected", ()))
-    chosen = sum(test.outcome != "deferred" for test in tests)
+    chosen = sum(outcomes.values()) - outcomes.get("deferred", 0)
     run = Run(
         name,
         journal.path,
@@ -566,11 +574,11 @@ def make_run(journal: Journal, name: str) -> Tuple[Run, List[int]]:
         min(draft.times),
         end,
         tuple(gpus),
-        tests,
+        [test for test in every if test.label not in wholes],
+        outcomes,
         max(0, selected - chosen),
         bool(first) and not selected and bool(begun),
         bool(last),
-        last.get("exit"),
         {str(token): str(why) for token, why in last.get("quarantined", {}).items()},
     )
     return run, torn
@@ -1102,7 +1110,7 @@ def escape(text: str) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """`4.2s`, `12m30s`, `9h34m`, as the runner shows them."""
+    """`4.2s`, `12m30s`, `9h34m`."""
     if seconds < 59.95:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(round(seconds), 60)
@@ -1187,9 +1195,7 @@ def facts_of(story: Story) -> List[str]:
     work = math.fsum(attempt.seconds for _, attempt in run.attempts)
     busy = gpu_seconds(story.moments)
     facts = [
-        counted(len(run.tests), "test")
-        + ": "
-        + ", ".join(f"{count} {outcome}" for outcome, count in tally(run.tests).items()),
+        f"{counted(sum(run.outcomes.values()), 'test')}: {outcomes_text(run)}",
         f"{show_seconds(run.seconds)} on {counted(size, unit)}, of which {share(busy, size * run.seconds)} were busy",
         f"one after another the tests would have taken {show_seconds(work)}",
     ]
@@ -1204,6 +1210,11 @@ def facts_of(story: Story) -> List[str]:
             "a script: when it came to a test is not in the journal; a wait counts only while no GPU was free"
         )
     return facts
+
+
+def outcomes_text(run: Run) -> str:
+    """`2 passed, 1 failed`."""
+    return ", ".join(f"{count} {outcome}" for outcome, count in run.outcomes.items())
 
 
 def waits_text(spent: Spent) -> str:
@@ -2115,7 +2126,7 @@ class Picture:
         work = math.fsum(attempt.seconds for _, attempt in run.attempts)
         where = counted(capacity_of(run), unit_of(run))
         return (
-            f"{counted(len(run.tests), 'test')} on {where} in {show_seconds(run.seconds)}; "
+            f"{counted(sum(run.outcomes.values()), 'test')} on {where} in {show_seconds(run.seconds)}; "
             f"one after another {show_seconds(work)}"
         )
 
@@ -2390,14 +2401,11 @@ def runs_text(journal: Journal) -> Iterator[str]:
         except UsageError as error:
             yield f"{number:4}  {clean(name)}  {error}"
             continue
-        outcomes = ", ".join(
-            f"{count} {outcome}" for outcome, count in tally(run.tests).items()
-        )
         end = show_seconds(run.seconds)
         if not run.has_ended:
             end += ", no end"
         yield clean(
-            f"{number:4}  {name}  {show_time(run.start)}  {end}  {title_of(run)}: {outcomes}"
+            f"{number:4}  {name}  {show_time(run.start)}  {end}  {title_of(run)}: {outcomes_text(run)}"
         )
 
 
@@ -2496,4 +2504,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

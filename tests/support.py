@@ -286,9 +286,9 @@ class Lifeline:
             return False
 
 
-def interrupted(case: RunnerCase, program: str) -> Tuple[int, bytes]:
+def interrupted(case: RunnerCase, program: str, name: str = "never") -> Tuple[int, bytes]:
     """Exit code and standard error of a program that gets a Ctrl-C as it reads the file that it is to read."""
-    path = os.path.join(case.folder, "never")
+    path = os.path.join(case.folder, name)
     os.mkfifo(path)
     process = subprocess.Popen([sys.executable, program, path], stderr=subprocess.PIPE)
     with open(path, "wb"):          # not before the program has opened it

@@ -20,7 +20,7 @@ import unittest.mock
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 import run_tests
-from tests.support import ROOT, Ran, RunnerCase
+from tests.support import ROOT, Ran, RunnerCase, interrupted
 
 sys.path.insert(0, os.path.join(ROOT, "qa"))
 sys.path.insert(0, os.path.join(ROOT, "qa", "bench"))
@@ -1734,6 +1734,10 @@ class Surroundings(DedupCase):
                       self.dedup("h.csv", "--catch", "0").text)
         self.assertIn("\nRecommended: 1 of 5 jobs, 1 job of 5 jobs a commit (20.0 %); ",
                       self.dedup("h.csv", "--catch", "0", "--keep", "calm").text)
+
+    def test_an_interrupt(self) -> None:
+        for number, name in enumerate(("ci_dedup.py", "ci_verdicts.py")):
+            self.assertEqual(interrupted(self, os.path.join(ROOT, "qa", name), f"never{number}"), (130, b""), name)
 
     def test_a_name_that_is_no_text(self) -> None:
         """JSON can name what no file can hold."""

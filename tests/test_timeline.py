@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 
 import run_tests
 from run_tests import Begin, Cause, Conclude, Exited, Launch, Options, Retry
-from tests.support import ROOT, RunnerCase, listed
+from tests.support import ROOT, RunnerCase, interrupted, listed
 
 sys.path.insert(0, os.path.join(ROOT, "qa"))
 
@@ -314,6 +314,19 @@ class WaitsTest(unittest.TestCase):
                   for test, each in story.run.attempts}
         self.assertEqual(phases, {"a": [0, 6, 8.5, 10], "b": [1, 1, 1, 1]})
 
+    def test_a_test_that_was_split(self) -> None:
+        """Its parts have run, and it counts as one; what is `after` it has waited for them."""
+        first, second = "m (part 1 of 2)", "m (part 2 of 2)"
+        events = a_run(started(first, 0), started(second, 0, ["1"]), ended(first, 2, 2, origin="m"),
+                       ended(second, 5, 5, "failed", origin="m"), ended("m", 5, 7, "crashed"),
+                       started("y (part 1 of 2)", 5), ended("y (part 1 of 2)", 6, 1, after=["m"]), end=6,
+                       selected=["m", "y", "never"])
+        story = story_of(events)
+        self.assertEqual([test.label for test in story.run.tests], [first, second, "y (part 1 of 2)"])
+        self.assertEqual((story.run.outcomes, story.run.unseen), ({"crashed": 1, "passed": 1}, 1))
+        self.assertIn(f"after 0-5 {second}", waits_in(story).values())
+        self.assertEqual(timeline.facts_of(story)[0], "2 tests: 1 passed, 1 crashed")
+
     def test_lines_in_another_order_make_no_circle(self) -> None:
         """The end of an attempt may stand before its start, as `tac` or `sort` leave them."""
         events = a_run(started("a", 0), ended("a", 2, 2), started("b", 2), ended("b", 4, 2), end=4)
@@ -602,6 +615,9 @@ class CommandLineTest(RunnerCase):
                 self.assertIn(words, err)
                 self.assertNotIn("Traceback", err)
         self.assertEqual(set(os.listdir(self.folder)), there)
+
+    def test_an_interrupt(self) -> None:
+        self.assertEqual(interrupted(self, SCRIPT), (130, b""))
 
     def test_a_reader_that_goes_away(self) -> None:
         path = self.write("j.jsonl", text_of(self.one("r1", "a", 0)))
