@@ -198,6 +198,8 @@ class Part:
         option = self.config.option
         if getattr(option, "dist", "no") != "no":
             self.run_whole("pytest-xdist spreads it over processes already", is_plain=True)
+        elif getattr(option, "lf", False) or getattr(option, "stepwise", False):
+            self.run_whole("--lf and --sw go by what one pytest has left", is_plain=True)
         elif option.collectonly:
             self.run_whole("--collect-only runs no case", is_plain=True)
         elif not hasattr(self.config, "stash"):

@@ -358,17 +358,19 @@ class Runs(PartsCase):
         self.write("odd/test_odd.py", FIVE)
         lines = ["odd/test_odd.py #: split=2 label=order", "test_five.py --collect-only #: split=2 label=collect",
                  "true #: split=2", "test_five.py #: split=2 lock=a label=lock",
-                 "test_five.py #: split=auto label=auto", "test_five.py -n 2 #: split=2 label=xdist"]
+                 "test_five.py #: split=auto label=auto", "test_five.py -n 2 #: split=2 label=xdist",
+                 "test_five.py --sw #: split=2 label=step", "test_five.py --lf #: after-crash=go-on label=last"]
         ran = self.run_list("\n".join(lines) + "\n", "--jobs", "1")
         self.assertEqual(ran.code, 0, ran.text)
         self.assertEqual(ran.err, "tests.txt:3: split=2: its line does not call pytest; it runs whole\n"
                                   "tests.txt:4: split=2: only one of its parts could run at a time; it runs whole\n"
                                   "tests.txt:5: split=auto: its cases have not been measured yet; it runs whole\n")
         for why in ("order [its parts collected their cases in different orders]",
-                    "collect [--collect-only runs no case]", "xdist [pytest-xdist spreads it"):
+                    "collect [--collect-only runs no case]", "xdist [pytest-xdist spreads it",
+                    "step [--lf and --sw go by what one pytest has left]", "last [--lf and --sw"):
             self.assertIn(f">>> Whole: {why}", ran.text)
         self.assertIn("ran whole, since its parts collected their cases in different orders: order", ran.text)
-        for label in ("order", "lock", "auto", "xdist"):
+        for label in ("order", "lock", "auto", "xdist", "step", "last"):
             self.assertEqual(len(cases_in(ran.path("logs", f"pytest_{label}.xml"))), 5, label)
 
     def test_a_failure_before_the_test_ran_whole(self) -> None:
