@@ -51,7 +51,11 @@ class GpuLocks:
             for device in machine.devices:
                 name = uuids.get(device.token, device.token).replace("/", "_")
                 path = os.path.join(folder, f"gpu-{name}.lock")
-                self.files[device] = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
+                flags = os.O_RDONLY
+                # Where it is another user's, in a folder like /tmp, Linux refuses to create it.
+                if not os.path.isfile(path):
+                    flags |= os.O_CREAT
+                self.files[device] = os.open(path, flags, 0o666)
         except OSError as error:
             raise MachineError(
                 f"cannot write {error.filename} ({error.strerror}); "

@@ -13,6 +13,7 @@ import sys
 import time
 import unittest
 from typing import Any, Dict, List, Optional, Sequence, Tuple
+from unittest import mock
 
 import run_tests
 from run_tests import ALL_GPUS, Begin, Exited, Launch, Lease, Options, Pool, Schedule, Tick
@@ -69,6 +70,21 @@ class FilesTest(LocksCase):
         os.makedirs(os.path.join(self.place, "gpu-1.lock"))
         with self.assertRaisesRegex(run_tests.MachineError, "gpu-1.lock .*name another folder"):
             self.locks()
+
+
+    def test_a_file_of_another_user(self) -> None:
+        """Linux, with fs.protected_regular, does not open it with O_CREAT in a folder that all may write."""
+        self.locks("0")
+        opened = os.open
+
+        def guarded(path: Any, flags: int, *rest: Any, **more: Any) -> int:
+            if flags & os.O_CREAT and os.path.exists(path):
+                raise PermissionError(13, "Permission denied", path)
+            return opened(path, flags, *rest, **more)
+
+        with mock.patch("os.open", guarded):
+            locks = self.locks("0,1")
+        self.assertEqual(self.takes(locks), [True, True])
 
 
 class PoolTest(LocksCase):
