@@ -190,7 +190,7 @@ class Stray(ValueError):
 
 def message_of(line: bytes) -> Dict[str, Any]:
     """The message in a line. Raises Stray."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         message = json.loads(line)
         if isinstance(message, dict) and "say" in message:
             return message
@@ -930,7 +930,7 @@ class Launch(NamedTuple):
     def command(self, node: str, rank: int) -> List[str]:
         """The words that start the agent of a node. Raises UsageError."""
         prefix: List[str] = []
-        with contextlib.suppress(ValueError, LookupError, AttributeError):
+        with contextlib.suppress(ValueError, LookupError, AttributeError, TypeError):
             prefix = [word.format(node=node, rank=rank) for word in shlex.split(self.prefix)]
         if not prefix:
             raise UsageError(

@@ -228,6 +228,9 @@ class RefusalTest(ClusterCase):
         self.refused("sh -c 'echo Welcome to {node}; cat'",
                      *(f"n{number}: 'Welcome to n{number}' came in place of what its agent says; what --launch or a "
                        "login shell prints has to go to standard error" for number in (1, 2)))
+        self.refused("sh -c 'printf %099999d 0 | tr 0 [; echo; cat'",
+                     *(f"n{number}: '{'[' * run_tests.LINE_CHARS}' came in place of what its agent says; what --launch "
+                       "or a login shell prints has to go to standard error" for number in (1, 2)))
         self.refused("sh -c 'kill -40 $$'", *(f"n{number}: its agent has ended (signal 40)" for number in (1, 2)))
 
     def test_an_interrupt_meanwhile_leaves_no_launch(self) -> None:
@@ -255,6 +258,7 @@ class RefusalTest(ClusterCase):
             for words, said in ((["--nodes", "slurm"], r"type: salloc -N2 .*--nodes slurm tests.txt"),
                                 (["--nodes", "n1,n1"], "give each node one name"),
                                 (["--nodes", "n1", "--launch", "ssh {nod}"], "with {node} or {rank}"),
+                                (["--nodes", "n1", "--launch", "ssh {node[x]}"], "with {node} or {rank}"),
                                 (["--nodes", "n1", "--lost-after", "1s"], "'1s' is not 3s or more"),
                                 ([], "--nodes is missing")):
                 with self.subTest(words):
