@@ -43,7 +43,7 @@ PROGRAM = "ci_verdicts.py"
 EXIT_OK, EXIT_USAGE, EXIT_MACHINE, EXIT_NOTHING, EXIT_INTERRUPTED = 0, 2, 3, 5, 130
 
 # What a job did in a commit: was away, silent, passed, failed. Of its parts the last of these counts.
-AWAY, SILENT, PASSED, FAILED = SIGNS = b" *+-"
+AWAY, SILENT, PASSED, FAILED = b" *+-"
 WORDS = {
     PASSED: "1 1.0 true yes ok success successful pass passed flaky",
     FAILED: "0 0.0 false no failure fail failed crashed timeout timed_out error broken",
