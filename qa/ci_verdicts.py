@@ -270,7 +270,7 @@ class Reader:
         """Take in all sources, which have to be of one kind. Raises Mistake."""
         once = {}
         for path in self.options.sources:
-            once[os.path.realpath(path)] = path
+            once[file_of(path)] = path
         files: List[Source] = []
         try:
             for path in once.values():
@@ -809,11 +809,12 @@ def table_of(reader: Reader) -> Iterator[Sequence[Any]]:
 
 def file_of(path: str) -> Any:
     """What is the same for all names of a file, and for links to it."""
-    try:
+    with contextlib.suppress(OSError):
         status = os.stat(path)
-    except OSError:
+        return status.st_dev, status.st_ino
+    with contextlib.suppress(OSError):  # the folder that it starts from may be gone
         return os.path.realpath(path)
-    return status.st_dev, status.st_ino
+    return path
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:

@@ -24,6 +24,7 @@ import argparse
 import base64
 import bisect
 import collections
+import contextlib
 import errno
 import hashlib
 import html
@@ -357,11 +358,12 @@ def file_of(path: str) -> Any:
     """What is the same for all names of a file, and for links to it; `-` is no file."""
     if path == "-":
         return path
-    try:
+    with contextlib.suppress(OSError):
         status = os.stat(path)
-    except OSError:
+        return status.st_dev, status.st_ino
+    with contextlib.suppress(OSError):  # the folder that it starts from may be gone
         return os.path.realpath(path)
-    return status.st_dev, status.st_ino
+    return path
 
 
 def number_of(value: Any) -> float:

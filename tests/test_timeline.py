@@ -616,6 +616,14 @@ class CommandLineTest(RunnerCase):
                 self.assertNotIn("Traceback", err)
         self.assertEqual(set(os.listdir(self.folder)), there)
 
+    def test_a_folder_that_is_gone(self) -> None:
+        for name in ("timeline.py", "ci_dedup.py", "ci_verdicts.py"):
+            bash = 'mkdir gone; cd gone; rmdir ../gone; "$@"'
+            ran = subprocess.run(["bash", "-c", bash, "bash", sys.executable, os.path.join(ROOT, "qa", name), "x"],
+                                 cwd=self.folder, check=False, stderr=subprocess.PIPE)
+            self.assertEqual(ran.returncode, 2)
+            self.assertRegex(ran.stderr.decode(), rf"\A{name}: error: x: cannot be read \(No such file .*\n\Z")
+
     def test_an_interrupt(self) -> None:
         self.assertEqual(interrupted(self, SCRIPT), (130, b""))
 
