@@ -2420,7 +2420,7 @@ def summary(stories: Sequence[Story]) -> Iterator[str]:
         for reason, seconds in idle.items():
             if seconds >= max(BLINK_S, total / 100):
                 part = f"{show_seconds(seconds):>8} ({share(seconds, total)} of it)"
-                yield f"  idle GPU time {part}: {IDLE[reason]}"
+                yield f"  idle {unit_of(story.run)} time {part}: {IDLE[reason]}"
 
 
 def write(path: str, text: str) -> None:

@@ -294,6 +294,11 @@ class WaitsTest(unittest.TestCase):
         self.assertEqual(waits_in(story), {"a": "gpu 0-1", "b": "gpu 0-1", "c": f"gpu 0-{3 + blink:g}"})
         self.assertEqual(idle_in(story), {"handover": 2 + 2 * blink, "tail": 2 - blink})
 
+    def test_a_run_without_gpus_has_slots(self) -> None:
+        story = story_of(a_run(started("a", 0, []), started("b", 0, []), ended("a", 1, 1, need=0),
+                               ended("b", 3, 3, need=0), end=3, gpus=[]))
+        self.assertEqual([line[:25] for line in timeline.summary([story])][1:], ["  idle slot time     2.0s"])
+
     def test_a_lock(self) -> None:
         """A wait is one for it while another test holds it; however often it changes hands, it stays one wait."""
         events = [event for at in range(50) for event in (started(f"t{at}", at, [str(at % 2)]),
