@@ -477,6 +477,8 @@ class PartsRun(run_tests.Run):
                 tests.append(test)
                 continue
             why = obstacle_of(test.command)
+            if os.pathsep in self.folder:
+                why = f"PYTHONPATH takes no colon, as is in {self.folder}"
             if why:
                 tests.append(test)
             else:

@@ -373,6 +373,13 @@ class Runs(PartsCase):
         for label in ("order", "lock", "auto", "xdist", "step", "last"):
             self.assertEqual(len(cases_in(ran.path("logs", f"pytest_{label}.xml"))), 5, label)
 
+    def test_a_folder_that_pythonpath_cannot_hold(self) -> None:
+        self.write("test_five.py", FIVE)
+        os.mkdir(os.path.join(self.folder, "10:00"))
+        ran = self.run_list("test_five.py #: split=2 label=five\n", env={"TMPDIR": os.path.join(self.folder, "10:00")})
+        self.assertEqual((ran.code, self.labels(ran)), (0, ["five"]), ran.text)
+        self.assertRegex(ran.err, r":1: split=2: PYTHONPATH takes no colon, as is in /.*/10:00/.*; it runs whole")
+
     def test_a_failure_before_the_test_ran_whole(self) -> None:
         """What a part had come to is not lost when another one runs all of them."""
         Fifo(self, "up")
