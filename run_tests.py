@@ -3328,7 +3328,7 @@ class Exited(NamedTuple):
     leaked: Words = ()
     sick: Sequence[Sick] = ()
     memory: float = 0.0  # seconds that its GPUs took to give their memory back
-    skipped_all: bool = False  # all cases in its JUnit file were skipped
+    ran_none: bool = False  # its JUnit file is whole, and has no case that was not skipped
 
 
 class Broken(NamedTuple):
@@ -3805,7 +3805,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
         outcome,
         seconds=ended - attempt.began,
         status=event.status,
-        reason=reason or "skipped all its cases" * event.skipped_all,
+        reason=reason or "ran none of its cases" * event.ran_none,
         junit_fault=fault,
         cause=cause,
         leaked=event.leaked,
@@ -4475,7 +4475,7 @@ class Host:
         ended = monotonic()
         leaked = process.sweep()
         status = process.close()
-        fault, failures, skipped_all = junit_fault(test.junit, old_signature)
+        fault, failures, ran_none = junit_fault(test.junit, old_signature)
         cause = NO_CAUSE
         if status or failures:
             cause = find_cause(status, attempt.log, kills)
@@ -4499,7 +4499,7 @@ class Host:
             tuple(map(str, leaked)),
             sick,
             monotonic() - examined_at,
-            skipped_all,
+            ran_none,
         )
 
     def spawn(self, attempt: Attempt) -> None:
@@ -4580,7 +4580,7 @@ STALE = "stale, from an earlier run"
 
 
 def junit_fault(path: str, before: str) -> Tuple[str, int, bool]:
-    """Why a JUnit file cannot be used (`missing`, `stale`, …), how many cases failed, and whether all were skipped.
+    """Why a JUnit file cannot be used (`missing`, `stale`, …), how many cases failed, and whether none has run.
 
     If a suite counts more failures than its cases show, its count is believed. A large file is never all in memory.
     """
@@ -4616,7 +4616,7 @@ def junit_fault(path: str, before: str) -> Tuple[str, int, bool]:
         # The last two: an encoding that the parser does not know.
         fault = f"unreadable ({getattr(error, 'strerror', error)})"
     failures = max(found["failure"] + found["error"], found["by suites"])
-    return fault, failures, 0 < found["testcase"] == found["skipped"]
+    return fault, failures, not fault and found["testcase"] == found["skipped"]
 
 
 # Causes: what a log's end says, as a human would sort it.

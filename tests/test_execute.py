@@ -498,7 +498,7 @@ class JUnitFaultTest(RunnerCase):
                     os.unlink(path)
                 elif after is not None and after != before:
                     self.write(name + ".xml", after)
-                self.assertEqual(run_tests.junit_fault(path, signature), (fault, 0, False))
+                self.assertEqual(run_tests.junit_fault(path, signature), (fault, 0, fault == ""))
 
     def test_failures_are_counted_as_far_as_it_goes(self) -> None:
         case = "<testcase>{}</testcase>".format
@@ -506,7 +506,7 @@ class JUnitFaultTest(RunnerCase):
         xfail, told = case('<skipped type="pytest.xfail"/>'), case("<system-out>failure</system-out>")
         skip = case('<skipped type="pytest.skip" message="no GPU"/>')
         cases = {
-            "none": ("<testsuites/>", ("", 0, False)),
+            "none": ("<testsuites/>", ("", 0, True)),
             "passes": (f"<testsuite>{passed}{xfail}{told}</testsuite>", ("", 0, False)),
             "one of each": (f"<a><testsuite>{failed}{passed}</testsuite><testsuite>{error}</testsuite></a>",
                             ("", 2, False)),
@@ -516,12 +516,13 @@ class JUnitFaultTest(RunnerCase):
             "by the suite alone": (f'<testsuites><testsuite failures="1" errors="2">{passed}</testsuite></testsuites>',
                                    ("", 3, False)),
             "by case and suite": (f'<testsuite failures="1" errors="0">{failed}</testsuite>', ("", 1, False)),
-            "by no number": ('<testsuite failures="none" errors=""/>', ("", 0, False)),
+            "by no number": ('<testsuite failures="none" errors=""/>', ("", 0, True)),
             "skips alone": (f"<testsuite>{skip}{skip}</testsuite>", ("", 0, True)),
             "a skip": (f"<testsuite>{skip}{passed}</testsuite>", ("", 0, False)),
             "an expected failure": (f"<testsuite>{skip}{xfail}</testsuite>", ("", 0, False)),
             "a failure of that type": (
                 '<testsuite><testcase><failure type="pytest.xfail"/></testcase></testsuite>', ("", 1, False)),
+            "before the first case": ("<testsuites><testsuite>", ("truncated", 0, False)),
             "before it breaks off": (f"<testsuites><testsuite>{failed}{passed}<testcase><fail",
                                      ("truncated", 1, False)),
         }

@@ -717,7 +717,7 @@ class JudgeTest(unittest.TestCase):
              (failed, "", shows)),
             ("the first that counts", {"status": 0, "number": 2, "spared": 1}, (passed, "", "")),
             ("the second that counts", {"status": 0, "number": 3, "spared": 1}, (flaky, "", "")),
-            ("skips alone", {"status": 0, "skipped_all": True}, (passed, "", "skipped all its cases")),
+            ("skips alone", {"status": 0, "ran_none": True}, (passed, "", "ran none of its cases")),
             ("a leak", {"status": 0, "leaked": leak}, (passed, "", "")),
             ("a leak that fails", {"status": 0, "leaked": leak, "leaks": "fail"},
              (failed, "leaked processes", "leaked: 1 process")),
