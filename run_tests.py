@@ -2929,11 +2929,13 @@ def read_mask(reader: MaskReader, value: str | None) -> List[str] | None:
                 )
             visible.append(token)
             if token != word:
-                warn(f"{reader.variable}={value}: {word!r} is read as {token}")
+                warn(
+                    f"{reader.variable}={value}: {word!r} is read as {token}; put commas between ids"
+                )
         elif reader.stops:
             if value.strip() and word not in MASKS_OF_NONE:
                 warn(
-                    f"{reader.variable}={value}: {entry!r} is no id, and hides itself and all after it"
+                    f"{reader.variable}={value}: {entry!r} is no id, and hides itself and all after it; write 0,1 or the like"
                 )
             break
     return visible
@@ -5156,7 +5158,7 @@ def case_of(attempts: Results, record: Record) -> Any:
 place: {last.lease.place}
 attempt: {last.attempt}
 cause: {last.cause.text or "none"}
-JUnit file: {last.junit_fault or "as it is"}
+JUnit file: {last.junit_fault or last.test.junit or "none"}
 [[ATTACHMENT|{os.path.abspath(record.log_path(last.test))}]]
 """
         parts.append(xml_element("system-out", text))
@@ -6197,7 +6199,8 @@ class Parser(argparse.ArgumentParser):
         # By each name in front of a colon, what stands behind it; by one of our own, that.
         ours = dict(re.findall(r"(--?[\w-]+)(?=[^:\n]*: (.*))", FOREIGN_OPTIONS))
         ours.update(re.findall(r"(?m)^  ((--[\w-]+))", OPTIONS))
-        for word in re.findall(r" (--[\w-]+|-[a-zA-Z])", message):
+        # A word in quotes is part of a value.
+        for word in re.findall(r" (--[\w-]+|-[a-zA-Z])(?=[^'\"]*$)", message):
             for near in difflib.get_close_matches(word, ours, 1, 0.8):
                 if ours[near] != word:
                     message += f"; {word} is {ours[near]} here"

@@ -205,6 +205,8 @@ class OptionsTest(unittest.TestCase):
                                "-vv": "; -v is --output replay (of a script, --verbose) here"}.items():
             self.assertEqual(self.mistake(argument, "tests.txt"),
                              f"run_tests.py: error: unrecognized arguments: {argument}{told}")
+        self.assertEqual(self.mistake("--pytest-args", "-x -m 'not slow", "tests.txt"),
+                         "run_tests.py: error: argument --pytest-args: a quote in \"-x -m 'not slow\" is never closed")
 
 
 class Information(CommandLineCase):

@@ -123,10 +123,11 @@ class MaskTest(unittest.TestCase):
 
     def test_a_word_that_is_no_id_is_told(self) -> None:
         """`all` hides every GPU: a green run on none of them should not go unnoticed."""
-        hides = " is no id, and hides itself and all after it\n"
+        hides = " is no id, and hides itself and all after it; write 0,1 or the like\n"
+        commas = "; put commas between ids\n"
         for value, what in {"all": f"'all'{hides}", "0,x,1": f"'x'{hides}", "0,,1": f"''{hides}", ",0": f"''{hides}",
-                            "": "", "0,": "", "-1": "", "NoDevFiles": "", "0-3": "'0-3' is read as 0\n",
-                            "1 2": "'1 2' is read as 1\n"}.items():
+                            "": "", "0,": "", "-1": "", "NoDevFiles": "", "0-3": f"'0-3' is read as 0{commas}",
+                            "1 2": f"'1 2' is read as 1{commas}"}.items():
             with self.subTest(value), contextlib.redirect_stderr(io.StringIO()) as stderr:
                 run_tests.outer_machine({"CUDA_VISIBLE_DEVICES": value})
                 self.assertEqual(stderr.getvalue(), what and f"run_tests.py: CUDA_VISIBLE_DEVICES={value}: {what}")

@@ -541,7 +541,7 @@ class SummaryCaseTest(RecordCase):
                 if words in ("blocked", "unrunnable", "not run", "deferred", "skipped", "failed as known"):
                     parts.append(said)
                 else:
-                    self.assertRegex(said.text or "", r"^\nplace: CPU\nattempt: \d\ncause: none\nJUnit file: as it is\n"
+                    self.assertRegex(said.text or "", r"^\nplace: CPU\nattempt: \d\ncause: none\nJUnit file: none\n"
                                                       r"\[\[ATTACHMENT\|/.*/logs/x\.log\]\]\n$")
                 self.assertEqual(" ".join(element.tag for element in parts), tags)
                 self.assertEqual(case.attrib, {"name": "x.py", "classname": "qa/L0_a/tests", "time": "2.000"})
