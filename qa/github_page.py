@@ -9,7 +9,8 @@ a chart of what ran where. GitHub drops a page of more than 1 MiB whole: what do
 says. In a job on GitHub the failed tests also go to standard error as annotations, with file and line where pytest's
 traceback at the end of a log tells them.
 
-Exit codes: 0 done; 2 usage, or a journal that is none; 3 the page cannot be written.
+Exit codes: 0 done; 2 usage, a journal that is none, or one whose last run was of another commit than the job's; 3 the
+page cannot be written.
 """
 
 from __future__ import annotations
@@ -111,6 +112,16 @@ def told(end: Event) -> str:
 def failures(ends: Mapping[str, Event]) -> Dict[str, Event]:
     """The ends of the failed tests, by label."""
     return {label: end for label, end in ends.items() if end["outcome"] in FAILURES}
+
+
+def other_commit(run: Iterable[Event]) -> str:
+    """The commit of a run, if it is not the job's: the journal is from a cache, and no run has begun in this job."""
+    ours = os.environ.get("GITHUB_SHA", "")
+    for start in of_kind(run, "run_start"):
+        commit: str = start.get("commit") or ours
+        if ours and commit != ours:
+            return commit
+    return ""
 
 
 def title(run: Sequence[Event], ends: Mapping[str, Event]) -> str:
@@ -289,6 +300,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return EXIT_USAGE
     if not run:
         print(f"{PROGRAM}: {path}: no line of it is a journal's", file=sys.stderr)
+        return EXIT_USAGE
+    commit = other_commit(run)
+    if commit:
+        print(f"{PROGRAM}: {path}: its last run was of commit {commit}", file=sys.stderr)
         return EXIT_USAGE
     folder = os.path.dirname(path)
     try:

@@ -19,12 +19,12 @@ SCRIPT = os.path.join(ROOT, "qa", "github_page.py")
 
 
 class PageTest(RunnerCase):
-    def page(self, *arguments: str, workspace: str = "") -> subprocess.CompletedProcess[str]:
-        """What a copy of the program prints in the test's folder; `workspace`: GitHub's, none if empty."""
+    def page(self, *arguments: str, workspace: str = "", commit: str = "") -> subprocess.CompletedProcess[str]:
+        """What a copy of the program prints in the test's folder; `workspace`, `commit`: GitHub's, none if empty."""
         program = shutil.copy(SCRIPT, os.path.join(self.folder, "alone.py"))
         return subprocess.run([sys.executable, "-IS", program, *arguments], cwd=self.folder, check=False, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              env={**os.environ, "GITHUB_WORKSPACE": workspace})
+                              env={**os.environ, "GITHUB_WORKSPACE": workspace, "GITHUB_SHA": commit})
 
     def test_a_run(self) -> None:
         """The last one alone; nothing in a log ends its fence."""
@@ -79,6 +79,16 @@ class PageTest(RunnerCase):
             ran = self.page(path)
             self.assertEqual((ran.returncode, ran.stdout), (2, ""))
             self.assertTrue(ran.stderr.startswith(f"github_page.py: {path}: {why}"), ran.stderr)
+
+    def test_a_run_of_another_commit_is_not_this_jobs(self) -> None:
+        """Where the runner has refused the list, the journal is as the cache had it. A run outside of CI has none."""
+        self.run_list("false\n", env={"GITHUB_SHA": "c0ffee"})
+        for commit, code in (("c0ffee", 0), ("", 0), ("facade", 2)):
+            ran = self.page(workspace=self.folder, commit=commit)
+            self.assertEqual((ran.returncode, ran.stdout == ""), (code, code == 2))
+        self.assertEqual(ran.stderr, "github_page.py: logs/run_tests.jsonl: its last run was of commit c0ffee\n")
+        self.run_list("false\n")
+        self.assertEqual(self.page(commit="facade").returncode, 0)
 
     def test_an_event_that_lacks_something_costs_only_itself(self) -> None:
         """As in a journal made by hand; `run` is what each has at least."""
