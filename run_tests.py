@@ -1574,7 +1574,7 @@ def read_list(parsed: ListFile, scratch: Scratch) -> None:
     """Add the tests, the shell state and the mistakes of a list."""
     for number, raw in enumerate(parsed.lines, 1):
         if raw.endswith("\r") or "\0" in raw:
-            parsed.complain(number, f"a NUL byte, or {WINDOWS}")
+            parsed.complain(number, f"{WINDOWS}; or a NUL byte: a list is text in UTF-8")
             return
     defaults = Attributes()
     for start, end, text in split_list(parsed, scratch):

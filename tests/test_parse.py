@@ -323,8 +323,8 @@ class Splitting(ParseCase):
                 self.assertFalse(os.path.exists("started"))
 
     def test_nul_bytes_and_windows_line_ends(self) -> None:
-        self.assert_mistake("true\ntrue \0\ntrue\0\n", 2, "NUL")
-        self.assert_mistake("true\r\ntrue\r\n", 1, "a NUL byte, or Windows line ends; fix")
+        self.assert_mistake("true\ntrue \0\ntrue\0\n", 2, "or a NUL byte: a list is text in UTF-8")
+        self.assert_mistake("true\r\ntrue\r\n", 1, "Windows line ends; fix")
         self.assert_mistake("true\n\ntrue\r\n", 3, "Windows line ends")
 
     def test_what_is_to_be_tested_is_no_list(self) -> None:
