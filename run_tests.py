@@ -2935,7 +2935,7 @@ def read_mask(reader: MaskReader, value: str | None) -> List[str] | None:
         elif reader.stops:
             if value.strip() and word not in MASKS_OF_NONE:
                 warn(
-                    f"{reader.variable}={value}: {entry!r} is no id, and hides itself and all after it; write 0,1 or the like"
+                    f"{reader.variable}={value}: {entry!r} is no id, and hides itself and all after it; write it as 0,1"
                 )
             break
     return visible
@@ -5611,7 +5611,9 @@ class Console:
             self.replay_early(result)
         elif self.sums_up and fails and (result.test.announces or not result.has_run):
             self.trace.write(f"{error}\n")  # as `echo` prints it
-        elif result.reason and not self.has_markers and not self.sums_up:
+        elif self.sums_up or self.has_markers and not outcome.is_pass():
+            return  # said in the last lines, or by the marker
+        elif result.reason:
             tell(f"{result.test.where}: {result.test.label} {result.told()}")
 
     def replay_early(self, result: Result) -> None:

@@ -123,7 +123,7 @@ class MaskTest(unittest.TestCase):
 
     def test_a_word_that_is_no_id_is_told(self) -> None:
         """`all` hides every GPU: a green run on none of them should not go unnoticed."""
-        hides = " is no id, and hides itself and all after it; write 0,1 or the like\n"
+        hides = " is no id, and hides itself and all after it; write it as 0,1\n"
         commas = "; put commas between ids\n"
         for value, what in {"all": f"'all'{hides}", "0,x,1": f"'x'{hides}", "0,,1": f"''{hides}", ",0": f"''{hides}",
                             "": "", "0,": "", "-1": "", "NoDevFiles": "", "0-3": f"'0-3' is read as 0{commas}",

@@ -628,6 +628,13 @@ class FeatureTest(ScriptCase):
         self.assertEqual([suite_of.get(key) for key in ("tests", "failures", "errors")], ["5", "1", "2"])
         self.assertEqual({case.get("name") for case in suite_of.iter("testcase")}, set(ran.outcomes()))
 
+    def test_a_pass_without_a_case_is_told(self) -> None:
+        """On one GPU and on several; what failed is told by its marker, where there is one."""
+        for gpus in ("0", FOUR):
+            ran = self.conduct(lines("test_fail() { :; }",
+                                     "bash -c 'echo \"<a/>\" >x.xml' --junitxml=x.xml || test_fail x"), gpus=gpus)
+            self.assertEqual(ran.err.count("test.sh:2: x passed: ran none of its cases\n"), 1, ran.err)
+
     def test_fail_fast(self) -> None:
         text = suite(*(f"python3 {name} --exit=3 || test_fail {name} #: gpus=all" for name in "abc"))
         ran = self.conduct(text, "--fail-fast", "--order", "file")
