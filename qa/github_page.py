@@ -43,7 +43,7 @@ DESCRIPTION = (
     "A run as a page on GitHub; annotations go to stderr, where $GITHUB_WORKSPACE is set."
 )
 REST = "\nMore does not fit: see the logs.\n"
-FAILURES = frozenset("failed crashed timeout blocked unrunnable".split())
+FAILURES = frozenset("failed crashed timeout interrupted blocked unrunnable".split())
 # What an event must have, by its kind, to be of use here.
 NEEDED: Mapping[str, FrozenSet[str]] = {
     "run_start": frozenset(["time", "directory"]),

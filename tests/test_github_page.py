@@ -69,6 +69,14 @@ class PageTest(RunnerCase):
             "::error title=elsewhere::failed, exit 1: 50%25",
             "::error title=waits::blocked: waits for elsewhere, which did not pass"])
 
+    def test_what_the_deadline_has_ended_is_shown(self) -> None:
+        """It is the test that hangs, as a rule; what did not run is only counted."""
+        self.run_list("echo where it hangs; sleep 60 #: label=hangs\nwait\ntrue\n", "--deadline", "1s")
+        ran = self.page(workspace=self.folder)
+        self.assertRegex(ran.stdout, r"^### 2 tests in .*\b1 interrupted\b.* \(exit code 1\)\n")
+        self.assertRegex(ran.stdout, "<summary>hangs: interrupted.*</summary>\n\n```text\nwhere it hangs\n")
+        self.assertRegex(ran.stderr, r"\A::error title=hangs::interrupted.*\n\Z")
+
     def test_github_shows_ten_annotations(self) -> None:
         self.run_list("false\n" * 12)
         self.assertEqual(len(self.page(workspace=self.folder).stderr.splitlines()), 10)
