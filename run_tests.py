@@ -5448,7 +5448,7 @@ class Console:
         self.has_markers = not schedule.pool.sequential
         self.replays = self.has_markers and sums_up  # logs are shown apart from the markers
         default = "replay"
-        if self.replays and trace.is_watched:
+        if self.has_markers and trace.is_watched:
             default = "failures"
         self.output = self.options.output or default
         # Of the replayed logs.
