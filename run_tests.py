@@ -6421,9 +6421,9 @@ class Run:
             if is_running or test in schedule.waiting or not ends:
                 outcome = Outcome.INTERRUPTED if is_running else Outcome.NOT_RUN
                 ends.append(Result(test, outcome, attempt=len(ends) + 1, reason=why))
-                self.record.test_end(ends[-1])
-                with suppress(OSError):  # it may be the journal that cannot be written
-                    self.record.attempt_end(ends[-1])
+                for note in (self.record.test_end, self.record.attempt_end):
+                    with suppress(Exception):  # it may be what has failed
+                        note(ends[-1])
 
     def report(self) -> int:
         """Close the journal, print what there is to print; returns the exit code."""
