@@ -7672,7 +7672,7 @@ class ScriptShell:
                 process.sweep()
                 status = process.close()
             self.status = shell_status(status)
-        except OSError as error:
+        except Exception as error:
             self.fault = error
         finally:
             os.close(self.end)
@@ -7692,14 +7692,14 @@ class ScriptShell:
                 self.keep()
                 for pipe in events.keys() & self.asked:
                     self.post_whole(pipe)
-            except OSError as error:
+            except Exception as error:  # a thread that dies in silence would hang the run
                 self.fault = error
                 self.process.signal(SIGKILL)
         for rest in self.asked.values():
             printed = rest.rpartition(b"\0")[2]
             # What a trap has printed into a question that never ended.
             os.write(self.stream, printed)
-        with suppress(OSError):
+        with suppress(Exception):
             self.keep()
         self.post(Asked(["", "", "", "end"]))
 

@@ -198,6 +198,14 @@ class OutputTest(FaultCase):
         self.assertEqual((process.returncode, self.left()), (3, {}))
         self.assertRegex(out, rb"\nStopped, the machine failed: .*\(Too many open files\)")
 
+    def test_no_memory_for_what_a_script_prints(self) -> None:
+        self.drive("def none_left(shell):", "    raise MemoryError", "run_tests.ScriptShell.keep = none_left")
+        self.write("test.sh", "echo begins\nbash -c true || test_fail a\n")
+        process = self.start("test.sh")
+        out, err = process.communicate(timeout=WAIT_S)
+        self.assertEqual((process.returncode, self.left(), b"Traceback" in out + err), (3, {}, False))
+        self.assertRegex(out, rb"\nStopped, the machine failed: internal error, MemoryError")
+
     def test_no_room_for_the_state_of_the_shell(self) -> None:
         self.head = ["env", f"TMPDIR={self.folder}/logs", *self.head]
         ran = self.on_small_disk("A=$(printf %0200000d 1)\nset -u\necho $none\n")
