@@ -4314,10 +4314,11 @@ class Process:
 
 def note_crash(error: BaseException, folder: str) -> str:
     """Keep the traceback of the internal error that is being handled beside the logs; returns what to say of it."""
-    import traceback  # which few runs need
-
     path = f"{folder}/run_tests.traceback"
-    with suppress(OSError), open(fresh_file(path), "wb") as file:
+    # There may be no memory for it: then the run is to end all the same.
+    with suppress(Exception), open(fresh_file(path), "wb") as file:
+        import traceback  # which few runs need
+
         file.write(to_bytes(traceback.format_exc()))
     return f"internal error, {error!r}; details are in {path}"
 

@@ -632,6 +632,13 @@ class Breakdown(FaultCase):
                 crash, = (name for name in os.listdir(ran.path("logs")) if f"details are in logs/{name}" in ran.text)
                 self.assertRegex(ran.read("logs", crash), r"(?s)^Traceback .*ValueError: boom")
 
+    def test_an_error_of_which_nothing_can_be_kept(self) -> None:
+        """For want of memory, it may be."""
+        self.drive("import traceback", "def broken(*arguments):", "    raise MemoryError",
+                   "traceback.format_exc = run_tests.junit_fault = broken")
+        self.write("tests.txt", "false\nwait\ntouch started\n")
+        self.end(self.start("tests.txt"), "^Stopped, the machine failed: internal error, MemoryError")
+
     def test_an_error_that_names_a_test(self) -> None:
         """Its environment, in which there may be secrets, stands neither in the message nor in what is kept."""
         self.write("tests.txt", "export SECRET=hidden\ntrue\n")
