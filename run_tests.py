@@ -3474,7 +3474,7 @@ class Schedule:
             return []  # the attempt was abandoned
         self.now = now
         self.actions = []
-        respond = getattr(self, "on_" + type(event).__name__.lower())  # `on_exited` to Exited
+        respond = getattr(self, f"on_{type(event).__name__.lower()}")  # `on_exited` to Exited
         respond(event)
         self.start_waiting()
         return self.actions
@@ -3930,7 +3930,7 @@ Processes = List[ProcessInfo]
 
 def read_proc(path: str) -> bytes:
     """A file below /proc; empty if it is not there, or we may not see it."""
-    with suppress(OSError), open(os.path.join("/proc", path), "rb") as file:
+    with suppress(OSError), open(f"/proc/{path}", "rb") as file:
         return file.read()
     return b""
 
@@ -6645,10 +6645,9 @@ def is_script(name: str) -> bool:
 def main() -> int:
     """The command line: returns the exit code, prints mistakes on stderr, never a traceback."""
     if sys.version_info < OLDEST_PYTHON:
+        major, minor = sys.version_info[:2]
         warn(
-            "error: Python {}.{} is too old, 3.8 is needed; name another interpreter".format(
-                *sys.version_info
-            )
+            f"error: Python {major}.{minor} is too old, 3.8 is needed; name another interpreter"
         )
         return EXIT_MACHINE
     return exit_code_of(lambda: run_lists(parse_command_line(sys.argv[1:], os.environ)))
