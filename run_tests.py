@@ -2014,6 +2014,12 @@ class Scratch:
                 raise
 
 
+def content_of(path: str) -> bytes:
+    """All bytes of a file. Raises OSError."""
+    with open(path, "rb") as file:
+        return file.read()
+
+
 def unshifted(data: bytes) -> bytes:
     """The output of `set -x`, one level less deep. PS4 begins with \\1, which bash repeats once for each level."""
     # One level goes, and the first of the others, whose place has the character itself; the rest become that.
@@ -2065,8 +2071,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     scratch.check_room()  # else what bash has written of the state may not be all of it
     printed = printed.replace(to_bytes(copy_path), to_bytes(parsed.name))
     outputs = printed.split(mark)
-    with open(answers_path, "rb") as file:
-        *answers, end = file.read().split(mark)
+    *answers, end = content_of(answers_path).split(mark)
     waiting = {test.line: test for test in parsed.tests}
     tests = list(read_answers(parsed, waiting, answers, outputs))
     if waiting or end != b"end":
@@ -3930,8 +3935,8 @@ Processes = List[ProcessInfo]
 
 def read_proc(path: str) -> bytes:
     """A file below /proc; empty if it is not there, or we may not see it."""
-    with suppress(OSError), open(f"/proc/{path}", "rb") as file:
-        return file.read()
+    with suppress(OSError):
+        return content_of(f"/proc/{path}")
     return b""
 
 
@@ -6192,8 +6197,8 @@ class Parser(argparse.ArgumentParser):
     @property
     def version(self) -> str:
         """Version and hash of this very file, since copies drift: argparse asks when it is to print them."""
-        with suppress(OSError), open(__file__, "rb") as file:
-            return f"{PROGRAM} {VERSION} ({hash_function()(file.read()).hexdigest()[:12]})"
+        with suppress(OSError):
+            return f"{PROGRAM} {VERSION} ({hash_function()(content_of(__file__)).hexdigest()[:12]})"
         return f"{PROGRAM} {VERSION}"
 
     def error(self, message: str) -> NoReturn:
@@ -7781,8 +7786,8 @@ def read_program(mark: str, known: Dict[bytes, Any]) -> Program | None:
     `mark`: the path of the report and its number, which stand behind the report.
     `known`: by what shells say of their exported variables and functions, the environment, and a key of it.
     """
-    with open(mark.rpartition(".")[0], "rb") as file:
-        report, end, _ = file.read().partition(to_bytes(f"\0{mark}\0"))
+    content = content_of(mark.rpartition(".")[0])
+    report, end, _ = content.partition(to_bytes(f"\0{mark}\0"))
     if not end:
         raise OSError("the shell could not write all of it")
     count, *fields = report.split(b"\0")
