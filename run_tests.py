@@ -4104,8 +4104,7 @@ class Reaper:
         """The pids of the orphans, some perhaps dead, as the kernel lists them. Raises OSError."""
         if not self.sees_orphans:
             return frozenset()
-        with open(self.path, "rb", buffering=0) as file:
-            return frozenset(map(int, file.read().split())) - self.not_tests
+        return frozenset(map(int, content_of(self.path).split())) - self.not_tests
 
     def collect(self) -> None:
         """Reap the orphans that have ended. Main thread only."""
