@@ -5780,7 +5780,9 @@ def again(results: Results, options: Options) -> Iterator[str]:
     program, *words = options.command
     if not owed or any(word == "-" or word.startswith("/dev/fd/") for word in words):
         return
-    program = f"python3 {shlex.quote(program)}"
+    # Else it is the program that pip has installed: another Python may know nothing of it.
+    python = "python3 " * program.endswith((".py", ".pyc"))
+    program = f"{python}{shlex.quote(program)}"
     rest = shlex.join(word for word in words if word != "--rerun-failed")
     yield f"Rerun: {program} --rerun-failed {rest}"
     shard = " --shard 1/1" * bool(options.shard)

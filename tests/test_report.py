@@ -599,6 +599,14 @@ slowest: d.py 1:00, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
             options = run_tests.Options(lists=(), command=("run_tests.py", word))
             self.assertEqual(len([*run_tests.again([Result(a_test(), Outcome.FAILED, status=1)], options)]), count)
 
+    def test_it_is_called_as_it_was(self) -> None:
+        """Of what pip has installed, another Python may know nothing."""
+        for program, called in (("qa/run_tests.py", "python3 qa/run_tests.py "),
+                                ("/b in/run_tests", "'/b in/run_tests' ")):
+            options = run_tests.Options(lists=(), command=(program, "tests.txt"))
+            said = run_tests.again([Result(a_test(), Outcome.FAILED, status=1)], options)
+            self.assertEqual([f": {called}" in line for line in said], [True, True])
+
     def test_what_fail_fast_has_left_out_is_told(self) -> None:
         schedule = run_tests.Schedule([], run_tests.Pool([]), run_tests.Options((), fail_fast=True))
         schedule.stop()
