@@ -303,7 +303,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return EXIT_USAGE
     commit = other_commit(run)
     if commit:
-        print(f"{PROGRAM}: {path}: its last run was of commit {commit}", file=sys.stderr)
+        how = f"its last run was of commit {commit}; to show that, set GITHUB_SHA to it for this command"
+        print(f"{PROGRAM}: {path}: {how}", file=sys.stderr)
         return EXIT_USAGE
     folder = os.path.dirname(path)
     try:

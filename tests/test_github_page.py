@@ -94,7 +94,8 @@ class PageTest(RunnerCase):
         for commit, code in (("c0ffee", 0), ("", 0), ("facade", 2)):
             ran = self.page(workspace=self.folder, commit=commit)
             self.assertEqual((ran.returncode, ran.stdout == ""), (code, code == 2))
-        self.assertEqual(ran.stderr, "github_page.py: logs/run_tests.jsonl: its last run was of commit c0ffee\n")
+        self.assertEqual(ran.stderr, "github_page.py: logs/run_tests.jsonl: its last run was of commit c0ffee; "
+                                     "to show that, set GITHUB_SHA to it for this command\n")
         self.run_list("false\n")
         self.assertEqual(self.page(commit="facade").returncode, 0)
 
