@@ -6,7 +6,8 @@
     python3 qa/plan.py --history nightly.jsonl --gpus 6 tests.txt
 
 It takes the runner's options, and selects tests as the runner would. `--gpus` adds a line to the table; a test with
-`mem=` counts for a whole GPU. Copy it next to run_tests.py, or into a folder beside or below it.
+`mem=` counts for a whole GPU, one with `split=` runs whole. Copy it next to run_tests.py, or into a folder beside or
+below it.
 
 Exit codes are the runner's: 2 for a bad list, 5 if nothing is selected.
 """

@@ -30,7 +30,7 @@ PROGRAMS = ("run_tests.py", "qa/timeline.py", "qa/ci_dedup.py", "qa/ci_verdicts.
 SHELL = ("sh", "console", "yaml", "groovy")
 # Options of other programs that the pages name.
 FOREIGN = {"--junitxml", "--tb", "--nproc-per-node", "--rm", "--gpus", "--stop-timeout", "--init", "--format", "--from",
-           "--lf", "--dry-run", "--will-cite", "--gres", "--nodes", "--time", "--signal", "--array",
+           "--lf", "--sw", "--dry-run", "--will-cite", "--gres", "--nodes", "--time", "--signal", "--array",
            "--limit", "--jq", "--workflow", "--paginate", "--branch", "--ntasks-per-node", "--gpus-per-node",
            "--exclusive", "--no-kill", "--report-log", "--basetemp", "--cov", "--maxfail", "--sw",
            "--gpu-locks"}      # which was ours
