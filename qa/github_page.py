@@ -53,7 +53,7 @@ NEEDED: Mapping[str, FrozenSet[str]] = {
 }
 # What some values are, where they are there.
 KINDS: Mapping[str, Any] = {
-    **dict.fromkeys("label log outcome directory reason said cause origin".split(), str),
+    **dict.fromkeys("label log outcome directory reason said cause".split(), str),
     "attempt": int,
     "gpus": list,
 }
@@ -223,9 +223,9 @@ def chart(run: Sequence[Event]) -> str:
 def ends_of(run: Iterable[Event]) -> Dict[str, Event]:
     """How each test has ended, by label: the last attempt counts, and all of a test that was split."""
     ends = {end["label"]: end for end in of_kind(run, "test_end")}
-    parts = [label for label in ends if re.search(PART, label)]
-    for label in parts:
-        if ends[label].get("origin") in ends:
+    for label in list(ends):
+        whole, is_part = re.subn(PART, "", label)
+        if is_part and whole in ends and "origin" in ends[label]:
             del ends[label]
     return ends
 

@@ -474,8 +474,9 @@ class Draft:
         elif event == "test_end":
             end = read_end(order, record)
             self.ends.setdefault(end.label, {})[end.attempt] = end
-            if "origin" in record and re.search(PART, end.label):
-                self.whole_of[end.label] = text_of(record["origin"])
+            whole, is_part = re.subn(PART, "", end.label)
+            if is_part and "origin" in record:
+                self.whole_of[end.label] = whole
         self.times.append(now)
 
     def labels(self) -> List[str]:

@@ -126,16 +126,17 @@ class PageTest(RunnerCase):
         self.write("logs/t.log", "in its log\n")
         events = [{"event": "run_start", "time": 1, "directory": "/"}]
         for number in (1, 2):
-            label = f"t (part {number} of 2)"
+            label = f"t (run 2) (part {number} of 2)"
             common = {"label": label, "attempt": 1, "time": number}
             end = {"event": "test_end", "outcome": "failed", "status": 1, "signal": None, "seconds": 1.0, **common}
             events += [{"event": "test_start", "log": f"logs/t.parts/{number}.log", "gpus": [str(number)], **common},
                        {**end, "origin": "t"}]
-        events.append({**end, "label": "t", "seconds": 2.0})
+        events.append({**end, "label": "t (run 2)", "seconds": 2.0})
         self.write("logs/run_tests.jsonl", "".join(json.dumps({**event, "run": "r"}) + "\n" for event in events))
         page = self.page().stdout
-        self.assertTrue(page.startswith("### 1 test in 1.0s: 1 failed (no end in the journal)\n\nSlowest: t 2.0s\n\n"
-                                        "<details><summary>t: failed, exit 1</summary>\n\n```text\nin its log\n"), page)
+        self.assertTrue(page.startswith("### 1 test in 1.0s: 1 failed (no end in the journal)\n\nSlowest: t (run 2) "
+                                        "2.0s\n\n<details><summary>t (run 2): failed, exit 1</summary>\n\n```text\n"
+                                        "in its log\n"), page)
         self.assertEqual(page.count("  part "), 2)
 
     def test_a_page_that_cannot_be_written(self) -> None:

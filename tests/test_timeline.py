@@ -321,10 +321,10 @@ class WaitsTest(unittest.TestCase):
 
     def test_a_test_that_was_split(self) -> None:
         """Its parts have run, and it counts as one; what is `after` it has waited for them."""
-        first, second = "m (part 1 of 2)", "m (part 2 of 2)"
+        first, second = "m (run 2) (part 1 of 2)", "m (run 2) (part 2 of 2)"
         events = a_run(started(first, 0), started(second, 0, ["1"]), ended(first, 2, 2, origin="m"),
-                       ended(second, 5, 5, "failed", origin="m"), ended("m", 5, 7, "crashed"),
-                       started("y (part 1 of 2)", 5), ended("y (part 1 of 2)", 6, 1, after=["m"]), end=6,
+                       ended(second, 5, 5, "failed", origin="m"), ended("m (run 2)", 5, 7, "crashed"),
+                       started("y (part 1 of 2)", 5), ended("y (part 1 of 2)", 6, 1, after=["m (run 2)"]), end=6,
                        selected=["m", "y", "never"])
         story = story_of(events)
         self.assertEqual([test.label for test in story.run.tests], [first, second, "y (part 1 of 2)"])
