@@ -7095,6 +7095,7 @@ class ScriptFile:
 #   both   test    where its output and its errors go, who comes to   shell: sets _rt_status, once the test has ended;
 #                  it, number, label, process, program, files         scout: nothing, once it may go on
 #   both   moved   number of a `cd`, folder                           no answer: it has ended
+#                  number of a loop's head, what its globs find       no answer: a turn of it begins
 #   scout  reads   folder, `eval` or `source` and its words           bash: whether it may go on
 #   scout  wait    number of a command, or of a test that it          bash: what that has changed in the shell, once
 #                  cannot start; 1 if it asks for that next           it has ended there
@@ -7287,6 +7288,19 @@ _rt_move() {     # a `cd`: both run it; before its next command each reports whe
   else
     _rt_sees "$1"
   fi
+}
+_rt_looks() {    # the head of a loop with a glob, its words: both run it, and each reports what it finds
+  local _rt_site=$1 _rt_words=$2 _rt_found=()
+  if [[ $BASHPID != "$_rt_shell" ]] || builtin shopt -q failglob; then
+    _rt_sees "$_rt_site"
+    builtin return
+  fi
+  _rt_skip=
+  [[ $_rt_scouted ]] || builtin return
+  builtin set -- "${_rt_arguments[@]}"
+  builtin eval "_rt_found=($_rt_words)"
+  local IFS=' '
+  _rt_send moved "$_rt_site" "${_rt_found[*]}"
 }
 _rt_aside() {    # a command that stands in a `$(…)` or in a job
   [[ $BASHPID != "$_rt_shell" && ! $_rt_within ]] || builtin return
@@ -8034,6 +8048,8 @@ class Script:
             return "calm"
         if node.name in MOVES:
             return f"_rt_move {command.number}"
+        if node.kind and [*map(inert, node.words)] == node.words:
+            return f"_rt_looks {command.number} {shlex.quote(' '.join(node.words))}"
         return f"_rt_sees {command.number}"
 
     def likely_code(self, command: Site) -> str:
@@ -8177,7 +8193,7 @@ class ScriptRun(Run):
         self.written: Dict[str, Test] = {}
         # Known ends of commands (`number:pid:turn`; two shells may tell), and numbers of commands without one yet.
         self.past: Set[str] = set()
-        # By number and turn of a `cd`, the folder to which it has led the scout.
+        # By number and turn of a `cd`, the folder to which it has led the scout; of a loop's head, what it has found.
         self.moves: Dict[Any, str] = {}
         self.ended: Dict[Test, int] = {}  # tests that have ended, and how many were known then
         # By key of a program, how many tests were known when it had ended for the first time.
@@ -8581,7 +8597,10 @@ class ScriptRun(Run):
         self.let_scout_on(number, f"_rt_print {shlex.quote(path)}; builtin exit")
 
     def on_moved(self, number: str, directory: str) -> None:
-        """A shell has come through a `cd`. Where the scout was elsewhere behind that, a test may have made a folder."""
+        """A shell has come through a `cd`, or to a loop over a glob.
+
+        Where the scout was elsewhere behind that, or has found other files, a test may have made them.
+        """
         turn = next(self.turns[self.role, number])
         if self.role == "scout":
             self.moves[number, turn] = directory

@@ -1226,6 +1226,17 @@ class AheadTest(ScriptCase):
                                                 "python3 b --exit=1 || { test_fail b; exit 6; }"), "--timeout", "9s")
                 self.assertEqual((ran.code, "b went ahead of `" in ran.err), (6, told), ran.err)
 
+    def test_a_loop_over_files(self) -> None:
+        """Behind a failure, too, it is no doubt, unless that test has made such a file."""
+        Fifo(self, "up")
+        for name in ("a.t", "b.t"):
+            self.write(name, "")
+        for made, code in (("x", 0), ("c.t", 1)):
+            with self.each(made):
+                test = f"[ $0 = tests/b.t ] && echo >up || {{ read x <up; >{made}; }}; exit 1"
+                ran = self.conduct(lines(f"for f in *.t; do bash -c '{test}' tests/$f || RET=1; done", "exit 0"))
+                self.assertEqual((ran.code, "went ahead of `for f in" in ran.err), (code, code == 1), ran.err)
+
     def test_what_the_scout_comes_to_too_late_in_each_turn(self) -> None:
         """There it waits for the script, and goes ahead again."""
         self.overlap(8, "for i in 1 2; do", "bash -c 'sleep 0.5' tests/c m$i.csv & bash -c : tests/d m$i.csv &",
