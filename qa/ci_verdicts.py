@@ -590,7 +590,7 @@ class History:
         while more != found:
             found = more
             waited = (self.waits.get(job, ()) for job in found)
-            more = found.union(*waited).intersection(self.jobs)
+            more = frozenset(filter(self.jobs.__contains__, found.union(*waited)))
         return found
 
     def cost(self, jobs: Iterable[str]) -> float:

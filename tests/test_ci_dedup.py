@@ -754,6 +754,17 @@ class Tables(DedupCase):
 class Costs(DedupCase):
     """What a job costs, from what it has cost."""
 
+    def test_what_a_job_waits_for(self) -> None:
+        """It is found without a look at all jobs: of each of 20,000 jobs that took minutes."""
+        class Unlisted(Dict[str, Job]):
+            def __iter__(self) -> Iterator[str]:
+                raise AssertionError("a look at all")
+
+        history = ci_verdicts.History.__new__(ci_verdicts.History)
+        history.waits = {"a": frozenset(["b", "gone"]), "b": frozenset("c")}
+        history.jobs = Unlisted.fromkeys("abcd")
+        self.assertEqual(history.closed(["a"]), {*"abc"})
+
     def test_the_median(self) -> None:
         """That of the others where a job's own is unknown; nothing is known where nothing costs anything."""
         for known, expected in (
