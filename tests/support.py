@@ -290,7 +290,10 @@ def interrupted(case: RunnerCase, program: str, name: str = "never") -> Tuple[in
     """Exit code and standard error of a program that gets a Ctrl-C as it reads the file that it is to read."""
     path = os.path.join(case.folder, name)
     os.mkfifo(path)
-    process = subprocess.Popen([sys.executable, program, path], stderr=subprocess.PIPE)
+    # In a job of a shell SIGINT is ignored.
+    run = ("import os, runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); del sys.argv[0]\n"
+           "sys.path[0] = os.path.dirname(sys.argv[0]); runpy.run_path(sys.argv[0], run_name='__main__')")
+    process = subprocess.Popen([sys.executable, "-c", run, program, path], stderr=subprocess.PIPE)
     with open(path, "wb"):          # not before the program has opened it
         process.send_signal(signal.SIGINT)
         err = process.communicate(timeout=WAIT_S)[1]
