@@ -53,7 +53,8 @@ NEEDED: Mapping[str, FrozenSet[str]] = {
 }
 # What some values are, where they are there.
 KINDS: Mapping[str, Any] = {
-    **dict.fromkeys("label log outcome directory reason said cause".split(), str),
+    **dict.fromkeys("label log outcome directory".split(), str),
+    **dict.fromkeys("reason said cause".split(), (str, type(None))),
     "attempt": int,
     "gpus": list,
 }

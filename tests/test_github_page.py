@@ -131,7 +131,7 @@ class PageTest(RunnerCase):
             end = {"event": "test_end", "outcome": "failed", "status": 1, "signal": None, "seconds": 1.0, **common}
             events += [{"event": "test_start", "log": f"logs/t.parts/{number}.log", "gpus": [str(number)], **common},
                        {**end, "origin": "t"}]
-        events.append({**end, "label": "t (run 2)", "seconds": 2.0})
+        events.append({**end, "label": "t (run 2)", "seconds": 2.0, "reason": None})
         self.write("logs/run_tests.jsonl", "".join(json.dumps({**event, "run": "r"}) + "\n" for event in events))
         page = self.page().stdout
         self.assertTrue(page.startswith("### 1 test in 1.0s: 1 failed (no end in the journal)\n\nSlowest: t (run 2) "
