@@ -32,6 +32,8 @@ import pytest
 
 VARIABLE = "RUN_TESTS_PART"  # where the files of a part are: `<folder>/<number>`
 NAME = os.path.splitext(os.path.basename(__file__))[0]
+# Options by which pytest goes on from where the one before it has stopped: the last two stand for `stepwise`.
+CACHED = ("lf", "stepwise", "stepwise_skip", "stepwise_reset")
 
 
 def unique(names: Sequence[str]) -> List[str]:
@@ -198,7 +200,7 @@ class Part:
         option = self.config.option
         if getattr(option, "dist", "no") != "no":
             self.run_whole("pytest-xdist spreads it over processes already", is_plain=True)
-        elif getattr(option, "lf", False) or getattr(option, "stepwise", False):
+        elif any(getattr(option, name, False) for name in CACHED):
             self.run_whole("--lf and --sw go by what one pytest has left", is_plain=True)
         elif option.collectonly:
             self.run_whole("--collect-only runs no case", is_plain=True)

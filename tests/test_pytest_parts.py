@@ -359,7 +359,7 @@ class Runs(PartsCase):
         lines = ["odd/test_odd.py #: split=2 label=order", "test_five.py --collect-only #: split=2 label=collect",
                  "true #: split=2", "test_five.py #: split=2 lock=a label=lock",
                  "test_five.py #: split=auto label=auto", "test_five.py -n 2 #: split=2 label=xdist",
-                 "test_five.py --sw #: split=2 label=step", "test_five.py --lf #: after-crash=go-on label=last"]
+                 "test_five.py --sw-skip #: split=2 label=step", "test_five.py --lf #: after-crash=go-on label=last"]
         ran = self.run_list("\n".join(lines) + "\n", "--jobs", "1")
         self.assertEqual(ran.code, 0, ran.text)
         self.assertEqual(ran.err, "tests.txt:3: split=2: its line does not call pytest; it runs whole\n"
