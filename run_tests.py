@@ -2036,7 +2036,7 @@ def reading_script(parsed: ListFile) -> str:
     """The list's shell state, with a call of _rt_test in place of each test."""
     lines = list(parsed.script)
     for test in parsed.tests:
-        words = " ".join(shlex.quote(getattr(test, name)) for name in EXPANDED)
+        words = shlex.join(getattr(test, name) for name in EXPANDED)
         words = words.replace("\n", "'$'\\n''")
         lines[test.line - 1] += f'{{ _rt_test {test.line} {words} "$@"; }} 2>/dev/null'
     lines[-1] += "{ _rt_end ; } 2>/dev/null"
