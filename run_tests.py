@@ -389,7 +389,7 @@ class Snapshot(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A shell to be started: that of one attempt, or of a script."""
+    """A process to be started: the shell of one attempt or of a script, or a program to which a script has come."""
 
     bash: str  # path: looking it up for every test would cost more than starting it
     words: Sequence[str]  # of its call, the name of the program first
@@ -6428,7 +6428,7 @@ class Run:
             if is_running or test in schedule.waiting or not ends:
                 outcome = Outcome.INTERRUPTED if is_running else Outcome.NOT_RUN
                 ends.append(Result(test, outcome, attempt=len(ends) + 1, reason=why))
-                for note in (self.record.test_end, self.record.attempt_end):
+                for note in (self.record.attempt_end, self.record.test_end):
                     with suppress(Exception):  # it may be what has failed
                         note(ends[-1])
 
