@@ -189,9 +189,9 @@ class OutputTest(FaultCase):
         self.assertEqual((process.returncode, self.left(), out.split()[:2]), (3, {}, [b"swept", b"closed"]))
 
     def test_no_way_to_answer_a_script(self) -> None:
-        self.drive("import errno, os", "opened = os.open", "def none_left(path, *flags):",
+        self.drive("import errno, os", "opened = os.open", "def none_left(path, *flags, **named):",
                    "    if str(path).endswith('/shell'):", "        raise OSError(errno.EMFILE, 'Too many open files')",
-                   "    return opened(path, *flags)", "os.open = none_left")
+                   "    return opened(path, *flags, **named)", "os.open = none_left")
         self.write("test.sh", "bash -c true || test_fail a\n")
         process = self.start("test.sh")
         out, _ = process.communicate(timeout=WAIT_S)
