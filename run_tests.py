@@ -8048,8 +8048,10 @@ class Script:
             return "calm"
         if node.name in MOVES:
             return f"_rt_move {command.number}"
-        if node.kind and [*map(inert, node.words)] == node.words:
-            return f"_rt_looks {command.number} {shlex.quote(' '.join(node.words))}"
+        head = head_of(node)
+        differs = re.search(rf"{VALUES_THAT_DIFFER}|\$\{{?[_?]", head)
+        if node.kind and inert(head) == head and not differs:
+            return f"_rt_looks {command.number} {shlex.quote(head)}"
         return f"_rt_sees {command.number}"
 
     def likely_code(self, command: Site) -> str:

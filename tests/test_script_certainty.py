@@ -720,6 +720,9 @@ fail() { cd made || RET=1; }⏎pytest a --slow --exit=1 || fail⏎bash -c 'mkdir
 fail() { set -- made*; [ "$1" = made1 ] || RET=1; }⏎pytest a --slow --exit=1 || fail⏎
 bash -c 'echo >made1' tests/x⏎exit $RET ¦ fail() { for f in made*; do [ $f = made1 ] || RET=1; done; }⏎
 pytest a --slow --exit=1 || fail⏎bash -c 'echo >made1' tests/x⏎exit $RET
+out() { for f in $FUNCNAME*; do [ $f = out1 ] || RET=4; done; }⏎pytest a --late --exit=1⏎out⏎
+bash -c ': >out1; : >made' tests/x⏎exit $RET ¦ pytest a --late --exit=1⏎: out⏎
+for f in ${_}*; do [ $f = out1 ] || RET=4; done⏎bash -c ': >out1; : >made' tests/x⏎exit $RET
 fail() { . ./made || RET=1; }⏎pytest a --slow --exit=1 || fail⏎
 bash -c 'echo >made' tests/x⏎exit $RET
 if bash -c 'sleep 0.1' tests/x >log; then [ -f made ] || RET=1; fi⏎bash -c 'echo x >made' tests/y⏎exit $RET
