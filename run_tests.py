@@ -8384,7 +8384,7 @@ class ScriptRun(Run):
             return self.shell_at_test(call)
         if site.line >= site.file.one_by_one:
             self.on_lost("`#: one-by-one`")
-        else:
+        elif not self.is_lost:  # else it had asked before its end
             turn = next(self.turns["scout", site.number])
             self.held[self.question] = site, partial(self.scout_at_test, call, turn)
         return None

@@ -1237,6 +1237,15 @@ class AheadTest(ScriptCase):
                 ran = self.conduct(lines(f"for f in *.t; do bash -c '{test}' tests/$f || RET=1; done", "exit 0"))
                 self.assertEqual((ran.code, "went ahead of `for f in" in ran.err), (code, code == 1), ran.err)
 
+    def test_what_a_scout_has_asked_before_its_end(self) -> None:
+        """Nothing runs ahead any more: the script may have been told that nobody needs to know what it does."""
+        self.drive("take, numbers = run_tests.ScriptRun.handle, set()", "def told(run, event):",
+                   "    if isinstance(event, run_tests.Asked) and event.words[2:4] == ['scout', 'test']:",
+                   "        numbers.add(event.words[6])", "        len(numbers) < 2 or run.on_lost('it has gone')",
+                   "    take(run, event)", "run_tests.ScriptRun.handle = told")
+        ran = self.conduct(lines("pytest a --slow --slow", "pytest b"))
+        self.assertEqual((ran.code, beside(self.events(ran), "pytest a --slow --slow")), (0, []))
+
     def test_what_the_scout_comes_to_too_late_in_each_turn(self) -> None:
         """There it waits for the script, and goes ahead again."""
         self.overlap(8, "for i in 1 2; do", "bash -c 'sleep 0.5' tests/c m$i.csv & bash -c : tests/d m$i.csv &",
