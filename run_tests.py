@@ -7290,17 +7290,16 @@ _rt_move() {     # a `cd`: both run it; before its next command each reports whe
   fi
 }
 _rt_looks() {    # the head of a loop with a glob, its words: both run it, and each reports what it finds
-  local _rt_site=$1 _rt_words=$2 _rt_found=()
   if [[ $BASHPID != "$_rt_shell" ]] || builtin shopt -q failglob; then
-    _rt_sees "$_rt_site"
+    _rt_sees "$1"
     builtin return
   fi
   _rt_skip=
   [[ $_rt_scouted ]] || builtin return
+  local _rt_site=$1 _rt_words=$2
   builtin set -- "${_rt_arguments[@]}"
-  builtin eval "_rt_found=($_rt_words)"
-  local IFS=' '
-  _rt_send moved "$_rt_site" "${_rt_found[*]}"
+  builtin eval "builtin set -- $_rt_words"
+  _rt_send moved "$_rt_site" "$@"
 }
 _rt_aside() {    # a command that stands in a `$(…)` or in a job
   [[ $BASHPID != "$_rt_shell" && ! $_rt_within ]] || builtin return
@@ -8195,8 +8194,8 @@ class ScriptRun(Run):
         self.written: Dict[str, Test] = {}
         # Known ends of commands (`number:pid:turn`; two shells may tell), and numbers of commands without one yet.
         self.past: Set[str] = set()
-        # By number and turn of a `cd`, the folder to which it has led the scout; of a loop's head, what it has found.
-        self.moves: Dict[Any, str] = {}
+        # By number and turn of a `cd` or a loop's head, and what the scout has found there: how many tests it knew.
+        self.moves: Dict[Any, float] = {}
         self.ended: Dict[Test, int] = {}  # tests that have ended, and how many were known then
         # By key of a program, how many tests were known when it had ended for the first time.
         self.tried: Dict[str, int] = Counter()
@@ -8598,16 +8597,21 @@ class ScriptRun(Run):
             os.unlink(f"{path}.pipe")
         self.let_scout_on(number, f"_rt_print {shlex.quote(path)}; builtin exit")
 
-    def on_moved(self, number: str, directory: str) -> None:
+    def on_moved(self, number: str, *found: str) -> None:
         """A shell has come through a `cd`, or to a loop over a glob.
 
-        Where the scout was elsewhere behind that, or has found other files, a test may have made them.
+        Where the scout was elsewhere behind that, or has found other files, a test may have made them. So may one that
+        the scout had found before, and to which the shell has not come.
         """
         turn = next(self.turns[self.role, number])
+        place = number, turn, hash(found)
         if self.role == "scout":
-            self.moves[number, turn] = directory
-        elif self.moves.get((number, turn)) != directory:
-            self.note_ahead(self.script.commands[number].described)
+            self.moves[place] = len(self.tests)
+            return
+        known = self.moves.get(place, inf)
+        self.note_ahead(
+            self.script.commands[number].described, lambda test, _site: test.index >= known
+        )
 
     def on_trapped(self, name: str, text: str) -> None:
         """A trap runs. Once the one for EXIT does, the script comes to no more tests."""

@@ -720,6 +720,10 @@ fail() { cd made || RET=1; }⏎pytest a --slow --exit=1 || fail⏎bash -c 'mkdir
 fail() { set -- made*; [ "$1" = made1 ] || RET=1; }⏎pytest a --slow --exit=1 || fail⏎
 bash -c 'echo >made1' tests/x⏎exit $RET ¦ fail() { for f in made*; do [ $f = made1 ] || RET=1; done; }⏎
 pytest a --slow --exit=1 || fail⏎bash -c 'echo >made1' tests/x⏎exit $RET
+look() { for f in out*; do [ $f = out1 ] || RET=4; done; }⏎pytest a --late --exit=1 || look⏎
+bash -c ': >out1' tests/b --out m.csv⏎bash -c 'sleep 0.1; : >made' tests/c m.csv⏎look⏎exit $RET
+look() { cd out && cd .. || RET=4; }⏎pytest a --late --exit=1 || look⏎
+bash -c 'mkdir out' tests/b --out m.csv⏎bash -c 'sleep 0.1; : >made' tests/c m.csv⏎look⏎exit $RET
 out() { for f in $FUNCNAME*; do [ $f = out1 ] || RET=4; done; }⏎pytest a --late --exit=1⏎out⏎
 bash -c ': >out1; : >made' tests/x⏎exit $RET ¦ pytest a --late --exit=1⏎: out⏎
 for f in ${_}*; do [ $f = out1 ] || RET=4; done⏎bash -c ': >out1; : >made' tests/x⏎exit $RET
