@@ -347,9 +347,16 @@ class Sum:
         return found + [ElementTree.fromstring(text) for text in self.after]
 
     def worst(self) -> Result:
-        """The end of a part, or of an attempt that lost a case, that decides on the whole."""
-        ends = [*(each.result for each in self.lost.values()), *self.last]
-        return min(ends, key=lambda result: WORST_FIRST.index(result.outcome))
+        """The end of a part, or of an attempt that lost a case, that decides on the whole.
+
+        Where all have passed it is one with nothing to say, if there is one: it has run a case.
+        """
+
+        def place(result: Result) -> Tuple[int, bool]:
+            says = result.outcome.is_pass() and result.reason != ""
+            return WORST_FIRST.index(result.outcome), says
+
+        return min([*(each.result for each in self.lost.values()), *self.last], key=place)
 
     def result(self, test: Test, number: int) -> Result:
         """How the test has ended, but for what its attempts took."""

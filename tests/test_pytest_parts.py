@@ -199,6 +199,10 @@ class Notes(RunnerCase):
             result = pytest_parts.Sum(parts).result(a_test(1), 1)
             self.assertEqual(result.outcome, outcome)
             self.assertIn(why, result.reason + result.cause.line)
+        none = run_tests.Result(a_test(), out.PASSED, status=0, reason="ran none of its cases")
+        for others, why in (([told(out.PASSED, "abc")], ""), ([], none.reason)):
+            empty = [Told(none, pytest_parts.Progress(), "none")]
+            self.assertEqual(pytest_parts.Sum([empty, *others]).result(a_test(1), 1).reason, why)
 
     def test_only_an_attempt_that_lost_a_case_is_gone_on_from(self) -> None:
         whole = Whole(a_test(), self.folder)
