@@ -636,6 +636,8 @@ class PartsRun(run_tests.Run):
             self.console.ended(self.with_lost(result, whole), progress)
         if not whole.left:
             whole.ends = self.put_together(whole)
+            # It has ended, also for a run that gives up.
+            self.schedule.results[whole.test] = whole.ends
             self.journal(whole, result, is_news)
             self.record.test_end(whole.ends[-1])
             self.console.concluded(whole.ends[-1])

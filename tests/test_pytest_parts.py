@@ -414,6 +414,12 @@ class Runs(PartsCase):
         self.assertEqual(len(cases_in(ran.path("logs", "pytest_two.xml"))), 2)
         self.assertIn("failed, exit 5", ran.text)
 
+    def test_what_has_ended_stays_so_where_the_run_cannot_go_on(self) -> None:
+        self.write("test_five.py", FIVE)
+        ran = self.run_list("test_five.py #: split=2 label=five\nwait\n"
+                            "rm logs/run_tests.jsonl; mkdir logs/run_tests.jsonl #: label=last\n")
+        self.assertEqual((ran.code, len(cases_in(ran.path("logs", "pytest_five.xml")))), (3, 5), ran.text)
+
     def test_a_case_that_is_not_reported_is_a_failure(self) -> None:
         self.write("test_exit.py", f"{FIVE}\ndef test_exit(): pytest.exit('so', returncode=0)\n"
                                    "def test_behind(): pass\n")
