@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import unittest
-from xml.etree import ElementTree
 from typing import Any, Mapping, Tuple
+from xml.etree import ElementTree
 
 import run_tests
 from tests.support import ENDING, RUNNER, SOON, WAIT_S, Fifo

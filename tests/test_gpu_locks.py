@@ -71,7 +71,6 @@ class FilesTest(LocksCase):
         with self.assertRaisesRegex(run_tests.MachineError, "gpu-1.lock .*name another folder"):
             self.locks()
 
-
     def test_a_file_of_another_user(self) -> None:
         """Linux, with fs.protected_regular, does not open it with O_CREAT in a folder that all may write."""
         self.locks("0")

@@ -213,7 +213,6 @@ class LiveBlockTest(TerminalCase):
         self.assertEqual(code, 0)
         self.assertTrue(shown.startswith("a\nb\n"), shown)
 
-
     def test_of_a_script_too_only_what_failed_is_shown(self) -> None:
         self.write("t.sh", "test_fail() { :; }\necho begin\nbash -c 'echo fine' || test_fail a\n"
                            "bash -c 'echo broken; exit 3' || test_fail b\nexit 3\n")
