@@ -7299,6 +7299,8 @@ _rt_looks() {    # the head of a loop with a glob, its words: both run it, and e
   local _rt_site=$1 _rt_words=$2
   builtin set -- "${_rt_arguments[@]}"
   builtin eval "builtin set -- $_rt_words"
+  # Each turn looks anew. Over many files that would take too long.
+  (($# < 100)) || _rt_known[$_rt_place]=${_rt_code/_rt_looks/_rt_sees}
   _rt_send moved "$_rt_site" "$@"
 }
 _rt_aside() {    # a command that stands in a `$(…)` or in a job

@@ -1237,6 +1237,16 @@ class AheadTest(ScriptCase):
                 ran = self.conduct(lines(f"for f in *.t; do bash -c '{test}' tests/$f || RET=1; done", "exit 0"))
                 self.assertEqual((ran.code, "went ahead of `for f in" in ran.err), (code, code == 1), ran.err)
 
+    def test_a_loop_over_many_files(self) -> None:
+        """Each of the two shells tells only once what it finds there."""
+        self.drive("take = run_tests.ScriptRun.on_moved", "def told(run, number, *found):",
+                   "    print(len(found), file=open('found', 'a'))", "    take(run, number, *found)",
+                   "run_tests.ScriptRun.on_moved = told")
+        for number in range(98):
+            self.write(f"{number}.t", "")
+        ran = self.conduct(lines("pytest a", "for f in *.t; do :; done", "pytest b"))
+        self.assertEqual((ran.code, ran.read("found").split()), (0, ["100"] * 2))
+
     def test_what_a_scout_has_asked_before_its_end(self) -> None:
         """Nothing runs ahead any more: the script may have been told that nobody needs to know what it does."""
         self.drive("take, numbers = run_tests.ScriptRun.handle, set()", "def told(run, event):",
