@@ -3626,7 +3626,9 @@ class Schedule:
             if is_news:
                 self.results[test].append(ended)
             self.actions.append(Conclude(ended, is_news))
-            for follower in self.followers.get(test, ()):  # a look at each by [] would keep 10,000 empty lists
+            for follower in self.followers.get(
+                test, ()
+            ):  # a look at each by [] would keep 10,000 empty lists
                 if follower not in self.waiting:
                     continue
                 self.waiting[follower] -= 1
