@@ -8330,7 +8330,7 @@ class ScriptRun(Run):
         if place not in self.codes:  # the other shell has not come there
             self.codes[place] = self.script.kind(file, int(line), command, functions)
         hides = "1" * self.script.hides
-        return f"{self.alone()}_rt_hides={hides} _rt_code={shlex.quote(self.codes[place])}"
+        return f"{self.silence()}_rt_hides={hides} _rt_code={shlex.quote(self.codes[place])}"
 
     def on_each(self, number: str, *words: str) -> str:
         """The words of a command whose text does not tell whether it is a test."""
@@ -8694,7 +8694,7 @@ class ScriptRun(Run):
         self.held.clear()
         self.shell.scout.signal(SIGKILL)
 
-    def alone(self) -> str:
+    def silence(self) -> str:
         """Bash by which the shell tells no more how commands end, once nobody needs it."""
         return "_rt_scouted=; " * (self.is_lost and not self.scout_only)
 
@@ -8734,7 +8734,7 @@ class ScriptRun(Run):
             self.unhandled[call.label or str(call.site.line)] += 1
             # A test ends with 1 if it did not run, or ended with 0 and fails all the same (`--leaks fail`).
             status = status or EXIT_FAILED
-        code = f"{self.alone()}_rt_status={shell_status(status)}; "
+        code = f"{self.silence()}_rt_status={shell_status(status)}; "
         if call.goes != "shown" and result.has_run:
             code += f"_rt_print {shlex.join(logs)}; "
         elif self.console.has_markers and self.console.shows(result):
