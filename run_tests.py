@@ -422,7 +422,7 @@ class Test(NamedTuple):
     # It is pytest: if it leaves no good JUnit file, it has died, whatever its status.
     is_pytest: bool = False
     origin: str = ""  # its label without the number of its run
-    # It starts without bash, in the environment of `shell`; None: bash runs `command`.
+    # It starts without bash, in the environment and folder of `shell`; None: bash runs `command`.
     program: Job | None = None
     splits: bool = False  # its standard error goes to a file of its own, `<log>.err`
 
@@ -4547,7 +4547,15 @@ class Host:
             "RUN_TESTS_ATTEMPT": str(attempt.number),
             "RUN_TESTS_PLACES": os.environ.get("RUN_TESTS_PLACES", "") + attempt.process.place,
         }
+        port = str(port_of(slot))
+        defaults = {**self.defaults, "MASTER_PORT": port, "PET_MASTER_PORT": port}
         exported = test.shell.environment
+        if test.program:
+            return test.program._replace(
+                environment=program_environment(exported or {}, variables, defaults),
+                directory=test.shell.directory,
+                errors=f"{attempt.log}.err" * test.splits,
+            )
         environment = directory = None
         if exported is not None:
             environment = {**exported, **self.environment}
@@ -4555,13 +4563,6 @@ class Host:
             # The list's bash has read it; this one gets it too late to read it.
             if b"BASH_ENV" in environment:
                 variables["BASH_ENV"] = to_text(environment.pop(b"BASH_ENV"))
-        port = str(port_of(slot))
-        defaults = {**self.defaults, "MASTER_PORT": port, "PET_MASTER_PORT": port}
-        if test.program:
-            return test.program._replace(
-                environment=program_environment(exported or {}, variables, defaults),
-                errors=f"{attempt.log}.err" * test.splits,
-            )
         if self.has_line_0:
             test = test._replace(line=test.line + 1)
         text = bash_text(test, variables, defaults, self.reaper.scratch, attempt.process.mark)
@@ -6719,6 +6720,8 @@ CALM = names_in(
 # SETS: builtins whose words may name variables that they set.
 SETS = names_in("local export declare typeset readonly read mapfile readarray getopts printf")
 MOVES = names_in("cd pushd popd")
+# The scout's code for a command whose changes it cannot take over.
+LOST = "_rt_lost 'only bash knows what changes by'"
 # OPEN: builtins that change more of the shell than variables, or of which only bash knows what they change.
 OPEN = names_in(
     "set let unset shopt alias unalias pushd popd return shift ulimit umask exit eval source . builtin command"
@@ -8051,7 +8054,7 @@ class Script:
         if node.name in MOVES:
             return f"_rt_move {command.number}"
         head = head_of(node)
-        differs = re.search(rf"{VALUES_THAT_DIFFER}|\$\{{?[_?]", head)
+        differs = node.has(rf"{VALUES_THAT_DIFFER}|\$\{{?[_?]")
         if node.kind and inert(head) == head and not differs:
             return f"_rt_looks {command.number} {shlex.quote(head)}"
         return f"_rt_sees {command.number}"
@@ -8122,9 +8125,8 @@ def can_fail(node: Node) -> bool:
 
 def end_of(node: Node, status: int, directory: str, values: str) -> str:
     """Bash by which the scout takes over a command's end in the shell: status, folder, variables (by `declare -p`)."""
-    lost = "_rt_lost 'only bash knows what changes by'"
     if is_open(node):
-        return lost
+        return LOST
     folder = shlex.quote(directory)
     lines = [f"[[ $PWD == {folder} ]] || cd -- {folder}"]
     is_local = node.name in ("local", "declare", "typeset") and " -g" not in node.text
@@ -8146,7 +8148,7 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
     elif status and can_fail(node):
         lines.append(f"_rt_fail {status} {node.name}")
     elif status:
-        return lost
+        return LOST
     return "\n".join(lines)  # behind a status of 0 the scout skips it
 
 
@@ -8436,7 +8438,7 @@ class ScriptRun(Run):
         """Let the scout, if it waits for this test, go on as if the test had passed; a `status` stops the scout."""
         code = ""
         if site.node.has(DOES):
-            code = "_rt_lost 'only bash knows what changes by'"
+            code = LOST
         if status:
             code = "_rt_lost 'a failure of'"
         self.let_scout_on(site.number, code)
@@ -8607,7 +8609,7 @@ class ScriptRun(Run):
         the scout had found before, and to which the shell has not come.
         """
         turn = next(self.turns[self.role, number])
-        place = number, turn, hash(found)
+        place = number, turn, found
         if self.role == "scout":
             self.moves[place] = len(self.tests)
             return
@@ -8791,7 +8793,7 @@ class ScriptRun(Run):
         umask = program.umask
         if umask == self.umask:
             umask = -1
-        job = Job(path, words, None, program.directory, call.stdin or "", umask=umask)
+        job = Job(path, words, stdin=call.stdin or "", umask=umask)
         # `is_pytest` is False: as under bash, a pytest run may pass without a whole JUnit file.
         test = test._replace(
             gpus=self.gpus_of(line, test.gpus, text),
