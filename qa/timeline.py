@@ -454,7 +454,8 @@ class Draft:
         self.times: List[float] = []
         self.starts: Dict[str, Dict[int, Start]] = {}  # by label and attempt
         self.ends: Dict[str, Dict[int, End]] = {}
-        self.whole_of: Dict[str, str] = {}  # by the label of a part, that of its test
+        # By the label of a test that was split, those of its parts; the values mean nothing.
+        self.parts: Dict[str, Dict[str, None]] = collections.defaultdict(dict)
 
     def add(self, order: int, record: Dict[str, Any]) -> None:
         """Take in an event. Raises KeyError, TypeError, ValueError, AttributeError for one that is none."""
@@ -476,7 +477,7 @@ class Draft:
             self.ends.setdefault(end.label, {})[end.attempt] = end
             whole, is_part = re.subn(PART, "", end.label)
             if is_part and "origin" in record:
-                self.whole_of[end.label] = whole
+                self.parts[whole][end.label] = None
         self.times.append(now)
 
     def labels(self) -> List[str]:
@@ -489,7 +490,7 @@ class Draft:
 
     def parts_of(self, label: str) -> List[str]:
         """The parts of a test, which have run in its place; itself if it was not split."""
-        return [part for part, whole in self.whole_of.items() if whole == label] or [label]
+        return [*self.parts.get(label, [label])]
 
     def test(self, label: str, run_end: float) -> Test:
         """A test from its events."""
@@ -560,9 +561,10 @@ def make_run(journal: Journal, name: str) -> Tuple[Run, List[int]]:
     begun = [start for starts in draft.starts.values() for start in starts.values()]
     end = max(draft.times)
     # A test that was split has no start: its parts have run.
-    wholes = draft.ends.keys() & draft.whole_of.values()
+    wholes = draft.ends.keys() & draft.parts
+    parts = {part for whole in wholes for part in draft.parts[whole]}
     every = [draft.test(label, end) for label in draft.labels()]
-    outcomes = tally(test for test in every if draft.whole_of.get(test.label) not in wholes)
+    outcomes = tally(test for test in every if test.label not in parts)
     gpus = dict.fromkeys(first.get("gpus", ()))
     for start in begun:
         gpus.update(dict.fromkeys(start.gpus))
