@@ -62,6 +62,7 @@ import heapq
 import importlib
 import json
 import os
+import queue
 import re
 import resource
 import shlex
@@ -74,7 +75,6 @@ import threading
 import time
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import (
     ExitStack,
     closing,
@@ -156,9 +156,6 @@ STEM_BYTES = 120  # of a file name: far below the 255 that file systems allow, s
 ARGUMENT_BYTES = 100_000  # Linux refuses one argument of 128 KiB or more (MAX_ARG_STRLEN)
 # The most lines of one command of a list: bash reads the command from its start again at each line.
 COMMAND_LINES = 1000
-# Threads beyond the known slots: some may wait for what cannot be killed, and tests of a script may share GPUs or
-# need none. Without a bound, the pool of Python 3.12 and later starts one for every fifth test (CPython's gh-102024).
-SPARE_THREADS = 1000
 SHARES = 1_000_000  # of a device: `gpus=` takes six digits after the point
 PASSES = 5  # the median of a test's last passes is its expected duration: two bad days do not move it
 # The longest test starts so early that it may take this many times its estimate without prolonging the run.
@@ -2475,7 +2472,7 @@ def parse_lists(options: Options, scratch: Scratch) -> Tuple[Tests, List[str]]:
 # 4. Select: what past runs say of the tests, which of them run, and in which order they start.
 # ---------------------------------------------------------------------------------------------------
 
-Ties = Dict[Test, List[Test]]
+Ties = Mapping[Test, Tests]
 
 
 class History:
@@ -2671,14 +2668,14 @@ def leaders_of(tests: Tests) -> Ties:
     """For each test those that its `after` names. A name that none of these tests has is ignored."""
     named = {test.label: test for test in tests}
     return {
-        test: [named[label] for label in test.attributes.after if label in named]
+        test: tuple(named[label] for label in test.attributes.after if label in named)
         for test in tests
     }
 
 
-def followers_of(tests: Tests) -> Ties:
+def followers_of(tests: Tests) -> Dict[Test, List[Test]]:
     """For each test that others name in `after`, those others."""
-    followers: Ties = defaultdict(list)
+    followers: Dict[Test, List[Test]] = defaultdict(list)
     for test, leaders in leaders_of(tests).items():
         for leader in leaders:
             followers[leader].append(test)
@@ -3220,6 +3217,9 @@ class Pool:
         # By device index, the shares that are free; SHARES less for a device in quarantine.
         self.room = [SHARES] * len(self.devices)
         self.slots: Set[int] = set()  # numbers of the leases that are out
+        self.leases: Dict[
+            Lease, Lease
+        ] = {}  # each that was out: equal ones are one, as every Result keeps its own
         self.quarantined: Set[int] = set()  # indices of the devices in quarantine
 
     @property
@@ -3251,7 +3251,8 @@ class Pool:
         self.cpus -= need == 0
         self.is_alone = alone
         devices = tuple(self.devices[index] for index in chosen)
-        return Lease(devices, self.take_slot(), shares)
+        lease = Lease(devices, self.take_slot(), shares)
+        return self.leases.setdefault(lease, lease)
 
     def take_slot(self) -> int:
         """The smallest slot number that is free."""
@@ -3457,7 +3458,7 @@ class Schedule:
         self.locked: Set[str] = set()  # names of `lock` that running tests hold
         self.running: Dict[Test, Attempt] = {}
         # The results of each test's attempts, in order. A test that never ran ends with one result, too.
-        self.results: Dict[Test, List[Result]] = defaultdict(list)
+        self.results: Dict[Test, Tuple[Result, ...]] = defaultdict(tuple)
         # By test, how many of its attempts do not count, since the GPU was at fault.
         self.spared: Dict[Test, int] = Counter()
         # The latest results of GPU tests, as long as the machine is to blame for all of them.
@@ -3528,7 +3529,7 @@ class Schedule:
         if self.stopped or self.lack(test) or attempt.number >= self.tries_of(result):
             self.conclude(result)
             return
-        self.results[test].append(result)
+        self.results[test] += (result,)
         self.waiting[test] = 0
         self.line_up(test)
         self.actions.append(Retry(result))
@@ -3612,7 +3613,7 @@ class Schedule:
         ends = []
         for test in sorted(tests):
             never = Result(test, outcome, reason=self.lack(test))
-            ends.append(self.results.get(test, [never])[-1])
+            ends.append(self.results.get(test, (never,))[-1])
         self.conclude(*ends)
 
     def conclude(self, *ends: Result) -> None:
@@ -3624,7 +3625,7 @@ class Schedule:
             test = ended.test
             is_news = ended not in self.results[test]
             if is_news:
-                self.results[test].append(ended)
+                self.results[test] += (ended,)
             self.actions.append(Conclude(ended, is_news))
             # `followers[test]` would keep an empty list for each of 10,000 tests.
             for follower in self.followers.get(test, ()):
@@ -3734,7 +3735,7 @@ class Schedule:
 
     def start(self, test: Test) -> None:
         """Start a test, if there is room for it: a retry on other GPUs than before, if it can."""
-        earlier = self.results.get(test, [])
+        earlier = self.results.get(test, ())
         lease = None
         if earlier:
             lease = self.pool.take(test.gpus, earlier[-1].gpus)
@@ -4404,7 +4405,10 @@ def program_environment(
 
 
 class Host:
-    """This machine, where attempts run. For each of them a thread of the pool waits.
+    """This machine, where attempts run. For each of them a thread of a pool waits.
+
+    The pool is our own: to import that of concurrent.futures takes a tenth of a start's CPU and 1 MB, and in Python
+    3.12 and later it starts more and more threads (CPython's gh-102024).
 
     A run knows of machines only what this class shows: a subclass may run tests elsewhere (qa/cluster.py).
     """
@@ -4431,7 +4435,8 @@ class Host:
         """Prepare for `slots` attempts at once, whose events go to `post`."""
         self.reaper.run = run
         self.post = post
-        self.workers = ThreadPoolExecutor(slots + SPARE_THREADS)
+        self.attempts: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
+        self.idle = threading.Semaphore(0)  # counts the threads that wait for an attempt
         self.has_line_0 = has_line_0(self.reaper.scratch)
         self.environment = test_environment(run)
         os.environb.update(self.environment)  # Popen passes it on at no cost
@@ -4451,26 +4456,32 @@ class Host:
         """Let a pool thread run an attempt."""
         attempt.process = Process(self.reaper)
         try:
-            self.workers.submit(self.run_attempt, attempt)
-        except RuntimeError as error:  # threading cannot start a thread, and gives no errno
-            # The pool keeps the call, and a thread that becomes free comes to it.
-            attempt.process.is_gone = True
+            if not self.idle.acquire(blocking=False):
+                threading.Thread(target=self.serve, daemon=True).start()
+        except RuntimeError as error:  # there is no thread to be had; Python gives no errno
             why = f"cannot run {attempt.test.label}: {error}; raise `ulimit -u`"
             self.post(Broken(attempt.test, why))
+        else:
+            self.attempts.put(attempt)
 
-    def run_attempt(self, attempt: Attempt) -> None:
-        """Run one attempt and post how it has ended. Never raises. Called in a pool thread, with all that it calls."""
+    def serve(self) -> None:
+        """Run attempts, one after the other, and post how each has ended. A pool thread does nothing else."""
+        while True:
+            end = self.run_attempt(self.attempts.get())
+            self.idle.release()  # before the main thread can ask
+            self.post(end)
+
+    def run_attempt(self, attempt: Attempt) -> Exited | Broken:
+        """Run one attempt; returns how it has ended. Never raises. Called in a pool thread, with all that it calls."""
         test = attempt.test
-        if attempt.process.is_gone:
-            return
         try:
-            self.post(self.run_process(attempt))
+            return self.run_process(attempt)
         except BaseException as error:  # a thread that dies in silence would hang the run
             attempt.process.signal(SIGKILL)
             why = f"cannot run {test.label}: {error}"
             if not isinstance(error, OSError):
                 why = note_crash(error, os.path.dirname(attempt.log))
-            self.post(Broken(test, why))
+            return Broken(test, why)
 
     def run_process(self, attempt: Attempt) -> Exited:
         """Run one attempt, from spawn to the look at what it leaves. Raises OSError."""
@@ -4573,7 +4584,6 @@ class Host:
     def close(self) -> None:
         """End what attempts have left, and say so."""
         self.health.over.set()
-        self.workers.shutdown(wait=False)
         left = self.reaper.close()
         if left:
             warn(f"ended what some tests had left behind: {first_of(left)}")
@@ -5746,9 +5756,9 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     """What took longest, what had all GPUs, and how much the GPUs have gained."""
     results = results_of(attempts)
     ran = [result for result in results if result.has_run]
-    ran.sort(key=lambda result: -result.seconds)
     longest = [
-        f"{result.test.label} {show_duration(result.seconds)}" for result in ran[:SLOWEST]
+        f"{result.test.label} {show_duration(result.seconds)}"
+        for result in heapq.nlargest(SLOWEST, ran, key=lambda result: result.seconds)
     ]
     if len(longest) < 2:
         return
@@ -6319,7 +6329,7 @@ class Run:
             self.console.begin(self.machine)
             for test, why in self.selection.deferred.items():
                 result = Result(test, Outcome.DEFERRED, reason=why)
-                self.schedule.results[test] = [result]
+                self.schedule.results[test] = (result,)
                 self.conclude(result)
             self.handle(Begin(self.host.health.sick))
             while not self.is_over():
@@ -6425,11 +6435,12 @@ class Run:
             if isinstance(event, (Exited, Broken)):
                 still_running.discard(event.test)
         for test in self.tests:
-            ends = schedule.results[test]
+            ends = list(schedule.results[test])
             is_running = test in schedule.running
             if is_running or test in schedule.waiting or not ends:
                 outcome = Outcome.INTERRUPTED if is_running else Outcome.NOT_RUN
                 ends.append(Result(test, outcome, attempt=len(ends) + 1, reason=why))
+                schedule.results[test] = tuple(ends)
                 for note in (self.record.attempt_end, self.record.test_end):
                     with suppress(Exception):  # it may be what has failed
                         note(ends[-1])
@@ -8825,7 +8836,7 @@ class ScriptRun(Run):
         outcome = Outcome.INTERRUPTED if status is None else Outcome.FAILED
         result = Result(test, outcome, status=status)
         self.tests.append(test)
-        self.schedule.results[test] = [result]
+        self.schedule.results[test] = (result,)
         self.record.attempt_end(result)
         self.record.test_end(result)
 

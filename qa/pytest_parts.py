@@ -211,7 +211,7 @@ class Whole:
         self.fell: Set[Tuple[Test, int]] = (
             set()
         )  # of these, those whose case runs again: one of each part
-        self.ends: List[Result] = []  # its attempts, once it has been put together
+        self.ends: Tuple[Result, ...] = ()  # its attempts, once it has been put together
 
     def place(self, part: Test) -> str:
         """Where the files of a part are: a folder, and how their names begin."""
@@ -635,7 +635,7 @@ class PartsRun(run_tests.Run):
             progress = f"{count - len(whole.left)} of {count} parts"
             self.console.ended(self.with_lost(result, whole), progress)
         if not whole.left:
-            whole.ends = self.put_together(whole)
+            whole.ends = tuple(self.put_together(whole))
             # It has ended, also for a run that gives up.
             self.schedule.results[whole.test] = whole.ends
             self.journal(whole, result, is_news)
@@ -653,7 +653,7 @@ class PartsRun(run_tests.Run):
                 last._replace(outcome=end.outcome, status=end.status, cause=end.cause)
             )
 
-    def attempts(self) -> List[List[Result]]:
+    def attempts(self) -> List[Tuple[Result, ...]]:
         """Of each test all attempts, in list order; of one that was split, what its parts have come to."""
         found = []
         for test in self.tests:
@@ -663,10 +663,10 @@ class PartsRun(run_tests.Run):
                 continue
             if not whole.ends:  # the runner could not go on
                 try:
-                    whole.ends = self.put_together(whole)
+                    whole.ends = tuple(self.put_together(whole))
                 except OSError as error:
                     why = f"cannot be put together ({error.strerror})"
-                    whole.ends = [Result(test, Outcome.NOT_RUN, reason=why)]
+                    whole.ends = (Result(test, Outcome.NOT_RUN, reason=why),)
             found.append(whole.ends)
         return found
 

@@ -655,17 +655,16 @@ class Breakdown(FaultCase):
 
     def test_a_limit_of_threads(self) -> None:
         self.write("tests.txt", "touch started\n")
-        self.end(self.begin("ThreadPoolExecutor.submit", "RuntimeError(\"can't start new thread\")"),
+        self.end(self.begin("threading.Thread.start", "RuntimeError(\"can't start new thread\")"),
                  "the machine failed: cannot run touch started: can't start new thread; raise `ulimit -u`: 1 not run$")
 
     def test_a_limit_of_threads_beside_a_test(self) -> None:
         """A thread that becomes free does not run the test that has not got one."""
         Fifo(self, "hold")
-        self.drive("start = run_tests.threading.Thread.start", "def second(thread):",
-                   "    if thread.name.endswith('_1'):", "        raise RuntimeError('no second one')",
-                   "    start(thread)", "run_tests.threading.Thread.start = second", "close = run_tests.Host.close",
-                   "def drained(host):", "    host.workers.shutdown()", "    close(host)",
-                   "run_tests.Host.close = drained")
+        self.drive("start = run_tests.threading.Thread.start", "started = []", "def second(thread):", "    if started:",
+                   "        raise RuntimeError('no second one')", "    started.append(thread)", "    start(thread)",
+                   "run_tests.threading.Thread.start = second", "close = run_tests.Host.close", "def drained(host):",
+                   "    host.idle.acquire()", "    close(host)", "run_tests.Host.close = drained")
         self.write("tests.txt", "read x <hold #: label=runs\ntouch started\n")
         self.end(self.start("tests.txt"), "^Stopped, the machine failed: cannot run touch started: no second one; ")
 

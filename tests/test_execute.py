@@ -71,19 +71,18 @@ class ProcessCase(RunnerCase):
         leaked = process.sweep()
         return process.close(), sorted(info.name for info in leaked)
 
-    def events(self, job: Job, log: str = "test.log", **values: Any) -> List[Any]:
-        """What an attempt posts, whose log is there in this test's folder."""
-        posted: List[Any] = []
+    def event(self, job: Job, log: str = "test.log", **values: Any) -> Any:
+        """How an attempt ends, whose log is there in this test's folder."""
         attempt = Attempt(a_test(**values), Lease((), 0), 1, 0.0)
         attempt.deadline = 1e9
         attempt.process, attempt.log = Process(self.reaper), os.path.join(self.folder, log)
         host = run_tests.Host(run_tests.Machine(), self.reaper)
-        host.post, host.oom_kills = posted.append, run_tests.oom_kills()
+        host.oom_kills = run_tests.oom_kills()
         with mock.patch.object(host, "job", lambda *_: job):
-            self.threads.submit(host.run_attempt, attempt).result()
+            end = self.threads.submit(host.run_attempt, attempt).result()
         # Whatever takes long behind its end, no signal is due for it.
-        self.assertTrue(attempt.deadline == math.inf or isinstance(posted[0], Broken))
-        return posted
+        self.assertTrue(attempt.deadline == math.inf or isinstance(end, Broken))
+        return end
 
     def read(self, name: str = "test.log") -> bytes:
         with open(os.path.join(self.folder, name), "rb") as file:
@@ -114,7 +113,7 @@ class AttemptTest(ProcessCase):
         }
         for script, status in cases.items():
             with self.subTest(script):
-                exited, = self.events(self.job(script))
+                exited = self.event(self.job(script))
                 self.assertEqual((type(exited), exited.status, exited.junit_fault), (Exited, status, ""))
 
     def test_closing_the_streams_is_no_end(self) -> None:
@@ -149,7 +148,7 @@ class AttemptTest(ProcessCase):
 
     @mock.patch.object(run_tests, "LINGER_S", 0.1)
     def test_the_time_of_a_test_ends_with_its_shell(self) -> None:
-        exited, = self.events(self.job("sleep 1000 & exit 3"))
+        exited = self.event(self.job("sleep 1000 & exit 3"))
         self.assertEqual((exited.status, time.monotonic() - exited.ended >= 0.1), (3, True))
         self.assertRegex(" ".join(exited.leaked), r"^sleep \(pid \d+\)$")
 
@@ -164,7 +163,7 @@ class AttemptTest(ProcessCase):
         }
         for name, (log, changes, reason) in cases.items():
             with self.subTest(name):
-                broken, = self.events(self.job("true", **changes), log)
+                broken = self.event(self.job("true", **changes), log)
                 self.assertIsInstance(broken, Broken)
                 self.assertRegex(broken.reason, reason)
                 crash = os.path.join(self.folder, "run_tests.traceback")
@@ -174,7 +173,7 @@ class AttemptTest(ProcessCase):
         for script, cause in (("echo Fatal error; exit 1", "Fatal error"), ("echo Fatal error", ""),
                               ("kill -ABRT $$", "killed by SIGABRT"), ("exit 9", "exit status 9, without output")):
             with self.subTest(script):
-                self.assertEqual(self.events(self.job(script))[-1].cause.text, cause)
+                self.assertEqual(self.event(self.job(script)).cause.text, cause)
 
     def test_a_junit_file_is_looked_at(self) -> None:
         path = os.path.join(self.folder, "x.xml")
@@ -182,7 +181,7 @@ class AttemptTest(ProcessCase):
                 ("true", "missing", 0), ("echo '<a>' >$HERE/x.xml", "truncated", 0),
                 ("echo '<a/>' >$HERE/x.xml", "", 0), ("true", "stale, from an earlier run", 0),
                 ("echo '<a><testcase><error/></testcase></a>' >$HERE/x.xml", "", 1)):
-            exited = self.events(self.job(script), junit=path)[-1]
+            exited = self.event(self.job(script), junit=path)
             self.assertEqual((exited.junit_fault, exited.junit_failures), (fault, failures), script)
 
 
@@ -351,27 +350,27 @@ class ReaperTest(ProcessCase):
 
 class StreamsTest(ProcessCase):
     def test_stdin_is_the_null_device(self) -> None:
-        self.events(self.job('[ /dev/stdin -ef /dev/null ] && echo null; read line || echo end; cat'))
+        self.event(self.job('[ /dev/stdin -ef /dev/null ] && echo null; read line || echo end; cat'))
         self.assertEqual(self.read(), b"null\nend\n")
 
     def test_the_test_itself_writes_its_log(self) -> None:
-        self.events(self.job('cd "$HERE"; [ /dev/stdout -ef test.log ] && [ /dev/stderr -ef test.log ] && echo same'))
+        self.event(self.job('cd "$HERE"; [ /dev/stdout -ef test.log ] && [ /dev/stderr -ef test.log ] && echo same'))
         self.assertEqual(self.read(), b"same\n")
 
     def test_both_streams_come_in_the_order_of_writing_as_they_are(self) -> None:
-        self.events(self.job(
+        self.event(self.job(
             r"for n in 1 2 3; do echo out $n; echo err $n >&2; (echo sub); done; printf '\0\377\r\33['"))
         self.assertEqual(self.read(), b"".join(b"out %d\nerr %d\nsub\n" % (n, n) for n in (1, 2, 3)) + b"\0\xff\r\x1b[")
 
     def test_a_log_of_before_is_replaced_and_begins_with_what_state_has_printed(self) -> None:
         for script, log in (("echo a long first run", b"a long first run\n"), ("echo b", b"b\n"), ("", b"")):
-            self.events(self.job(script))
+            self.event(self.job(script))
             self.assertEqual(self.read(), log)
-        self.events(self.job("echo b"), preface=b"of before\n")
+        self.event(self.job("echo b"), preface=b"of before\n")
         self.assertEqual(self.read(), b"of before\nb\n")
 
     def test_a_folder_for_the_log_that_is_gone_comes_back(self) -> None:
-        exited, = self.events(self.job("echo told"), "gone/far/x.log")
+        exited = self.event(self.job("echo told"), "gone/far/x.log")
         self.assertEqual((exited.status, self.read("gone/far/x.log")), (0, b"told\n"))
 
 
@@ -379,7 +378,7 @@ class BashTextTest(ProcessCase):
     def log(self, scratch: Scratch, **test: Any) -> bytes:
         """What a test prints."""
         text = run_tests.bash_text(a_test(**test), {"OWN": "it's", "B": "own"}, {}, scratch, 0)
-        self.events(self.job("", words=[shutil.which("bash") or "", "-c", text, "tests.txt"]))
+        self.event(self.job("", words=[shutil.which("bash") or "", "-c", text, "tests.txt"]))
         return self.read()
 
     def test_bash_names_the_list_and_its_lines(self) -> None:

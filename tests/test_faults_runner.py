@@ -54,7 +54,9 @@ class OutputTest(FaultCase):
 
     def test_a_signal_before_the_first_test(self) -> None:
         """No thread that waits keeps the runner from its end."""
-        self.drive("import os", "def perform(run):\n    run.host.workers.submit(run_tests.time.sleep, 86400)\n"
+        self.drive("import os", "def perform(run):\n"
+                   "    run.host.run_attempt = run_tests.time.sleep\n    run.host.attempts.put(86400)\n"
+                   "    run_tests.threading.Thread(target=run.host.serve, daemon=True).start()\n"
                    "    os.kill(os.getpid(), 15)", "run_tests.Run.perform = perform")
         self.write("tests.txt", "true\n")
         process = self.start("tests.txt")
@@ -62,12 +64,12 @@ class OutputTest(FaultCase):
         self.assertEqual((process.returncode, err), (143, b""))
 
     def test_many_short_tests_need_few_threads(self) -> None:
-        """The pool of Python 3.12 and later starts more and more, if it may."""
-        self.drive("import threading", "run_tests.SPARE_THREADS = 5", "close = run_tests.Host.close", "def tell(host):",
+        """Each serves the next test; that of the standard library's pool starts more and more from Python 3.12 on."""
+        self.drive("import threading", "close = run_tests.Host.close", "def tell(host):",
                    "    print('threads:', threading.active_count())", "    close(host)", "run_tests.Host.close = tell")
         ran = self.run_list("true\n" * 400, "--output", "none", gpus="0,1,2,3,4,5,6,7")
         self.assertEqual(ran.code, 0)
-        self.assertLess(int(re.findall(r"threads: (\d+)", ran.text)[0]), 8 + 5 + 2)
+        self.assertLessEqual(int(re.findall(r"threads: (\d+)", ran.text)[0]), 8 + 1)
 
     def test_what_runs_since_before_the_run_goes_on(self) -> None:
         """As a service of the shell that has become the runner, however it goes into the background meanwhile."""

@@ -1402,7 +1402,8 @@ class Simulation:
     def check_end(self) -> None:
         """Every test has one outcome, all that was lent is back, and nothing more is to happen."""
         self.require(set(self.outcomes) == set(self.tests), "a test has no outcome")
-        self.require(self.schedule.results == self.results, "the results are others")
+        known = {test: list(results) for test, results in self.schedule.results.items()}
+        self.require(known == self.results, "the results are others")
         ends = {test: ended[-1].outcome for test, ended in self.results.items()}
         self.require(ends == self.outcomes, "the last result is not the outcome")
         self.require(self.schedule.deadline() == math.inf or bool(self.options.deadline), "there is one more deadline")
