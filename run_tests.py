@@ -2567,12 +2567,14 @@ class History:
         return (seconds[middle] + seconds[-1 - middle]) / 2  # of an even number, the middle two
 
 
-class Estimates(NamedTuple):
-    """The expected seconds of each test."""
+class Estimates(Dict[Test, float]):
+    """The expected seconds of the tests of which something is known. Any other test is taken for `assumed` seconds."""
 
-    seconds: Seconds
-    known: Seconds  # those that are not assumed
-    unknown_first: bool = True  # the others, as if they were the longest
+    assumed = ASSUMED_S
+    unknown_first = True  # the others start as if they were the longest
+
+    def __missing__(self, test: Test) -> float:
+        return self.assumed
 
 
 def estimate(tests: Tests, history: History) -> Estimates:
@@ -2582,22 +2584,18 @@ def estimate(tests: Tests, history: History) -> Estimates:
     longest: on the suites in qa/bench, this ends soonest. See qa/bench/README.md.) But if lines carry `time=`, these
     are taken for the long tests: then it counts as half of the shortest, and does not start first.
     """
-    known = {}
+    known = Estimates()
     for test in tests:
         seconds = history.duration(test)
         if seconds is not None:
             known[test] = seconds
     given = [test.attributes.time for test in tests if test.attributes.time is not None]
-    assumed = ASSUMED_S
     if given:
-        assumed = min(given) / 2
+        known.assumed = min(given) / 2
+        known.unknown_first = False
     elif known:
-        assumed = fsum(known.values()) / len(known)
-    return Estimates(
-        {**dict.fromkeys(tests, assumed), **known},
-        known,
-        not given,
-    )
+        known.assumed = fsum(known.values()) / len(known)
+    return known
 
 
 class Selection(NamedTuple):
@@ -2632,9 +2630,9 @@ def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
     takes nearly as long as all remaining tests would take on all GPUs, if it can run beside the widest: else it would
     run on alone at the end. Width and length of a test include the tests that wait for it (critical path).
     """
-    chains = chains_of(tests, estimates.seconds)
+    chains = chains_of(tests, estimates)
     # Before these start the tests, of those that are as wide, of which nothing is known.
-    behind = estimates.known if estimates.unknown_first else estimates.seconds
+    behind = estimates if estimates.unknown_first else chains
 
     def by_width(test: Test) -> Tuple[float, bool, float]:
         width, length = chains[test]
@@ -2643,7 +2641,7 @@ def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
     wide = sorted(tests, key=by_width)
     long = sorted(wide, key=lambda test: -chains[test][1])
     long.reverse()  # the longest comes last
-    remaining = sum(work_of(test, estimates.seconds, gpus) for test in tests)
+    remaining = sum(work_of(test, estimates, gpus) for test in tests)
     order: Dict[Test, None] = {}
     for widest in wide:
         while widest not in order:
@@ -2654,7 +2652,7 @@ def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
             is_late = chains[longest][1] * SLACK * gpus >= remaining
             if is_late and longest.gpus + widest.gpus <= gpus:
                 test = longest
-            remaining -= work_of(test, estimates.seconds, gpus)
+            remaining -= work_of(test, estimates, gpus)
             order[test] = None
     return list(order)
 
@@ -2784,7 +2782,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
         )
     elif options.shard:
         number, total = map(int, options.shard.split("/"))
-        numbers = shard_of(to_run, total, estimates.seconds)
+        numbers = shard_of(to_run, total, estimates)
         plan = key_of(f"{test.key} {numbers.get(test)}" for test in chosen)[:6]
         # Deferred tests belong to the first shard, whose deferred.txt names them.
         keep(
@@ -5548,14 +5546,15 @@ class Console:
 
     def look_ahead(self) -> None:
         """Work out the forecast, by earlier runs. Where most durations are guessed, it would be a guess, too."""
-        expected_s = self.estimates.seconds
-        if 2 * len(self.estimates.known) <= len(expected_s):
-            return
+        expected_s = self.estimates
         schedule = self.schedule
         seconds = {test: expected_s[test] for test in schedule.waiting}
         for attempt in schedule.running.values():
             end_s = attempt.began + expected_s[attempt.test]
             seconds[attempt.test] = max(end_s - monotonic(), 0.0)
+        self.forecast = ""
+        if 2 * sum(test in expected_s for test in seconds) <= len(seconds):
+            return
         minutes = ceil(shortest(seconds, schedule.pool.size, self.cpus) / 60)
         self.forecast = "under 1 min"
         if minutes > 1:
@@ -5571,7 +5570,7 @@ class Console:
         lines = [f"[{clock(self.age())}] {self.progress()}"]
         for attempt in self.running():
             ran = clock(now - attempt.began)
-            expected_s = self.estimates.known.get(attempt.test)
+            expected_s = self.estimates.get(attempt.test)
             if expected_s:
                 ran += f" of {clock(expected_s)}"
             lines.append(f"{attempt.lease.place}  {ran}  {attempt.test.label}")

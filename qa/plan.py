@@ -58,7 +58,7 @@ def simulate(
 def assumption(selection: Selection) -> str:
     """What the expected durations of a plan rest on."""
     to_run = selection.selected
-    unknown = [test for test in to_run if test not in selection.estimates.known]
+    unknown = [test for test in to_run if test not in selection.estimates]
     parts = []
     if len(to_run) > len(unknown):
         parts.append(
@@ -66,7 +66,7 @@ def assumption(selection: Selection) -> str:
             "passes) or time="
         )
     if unknown:
-        taken_for = run_tests.show_duration(selection.estimates.seconds[unknown[0]])
+        taken_for = run_tests.show_duration(selection.estimates.assumed)
         if not selection.estimates.unknown_first:
             taken_for = f"half of the shortest time=, {taken_for},"
         elif parts:
@@ -77,7 +77,7 @@ def assumption(selection: Selection) -> str:
 
 def plan_line(gpus: int, selection: Selection, options: Options) -> str:
     """The line of the table for a machine with so many GPUs."""
-    seconds = selection.estimates.seconds
+    seconds = selection.estimates
     devices = [run_tests.Device(index, str(index)) for index in range(gpus)]
     pool = run_tests.make_pool(devices, selection.tests, options)
     tests = selection.to_run(options.order, pool)

@@ -475,8 +475,7 @@ class PartsRun(run_tests.Run):
         run_tests.tell_unheeded(selection.tests, heeded)
         said: Dict[str, List[str]] = {}  # what was not done, to the places in lists
         indices = itertools.count(max((test.index for test in selection.tests), default=0) + 1)
-        seconds = dict(selection.estimates.seconds)
-        known = dict(selection.estimates.known)
+        estimates = selection.estimates
         tests: List[Test] = []
         for test in selection.tests:
             asked = test.attributes
@@ -492,19 +491,17 @@ class PartsRun(run_tests.Run):
                 count, why = self.count_of(test, selection, pool)
                 for part in self.divide(test, count, indices):
                     tests.append(part)
-                    seconds[part] = self.part_seconds(test, seconds[test], count)
-                    if test in known:
-                        known[part] = seconds[part]
+                    if test in estimates:
+                        estimates[part] = self.part_seconds(test, estimates[test], count)
             if why:
                 keys = f"split={asked.split}" if asked.split else "after-crash=go-on"
                 said.setdefault(f"{keys}: {why}; it runs whole", []).append(test.where)
         for why, places in said.items():
             run_tests.tell(f"{run_tests.first_of(dict.fromkeys(places))}: {why}")
-        estimates = selection.estimates._replace(seconds=seconds, known=known)
         owed = selection.owed.union(
             part for test in selection.owed for part in self.parts_of(test)
         )
-        return selection._replace(tests=tests, estimates=estimates, owed=owed)
+        return selection._replace(tests=tests, owed=owed)
 
     def count_of(self, test: Test, selection: Selection, pool: Pool) -> Tuple[int, str]:
         """How many parts a test gets, and why it is one where more were asked for."""
@@ -827,7 +824,7 @@ def best_count(
 
     The run takes at least as long as its longest test that is not split, and as all its work on all GPUs.
     """
-    seconds = selection.estimates.seconds
+    seconds = selection.estimates
     others = [each for each in selection.selected if each is not test]
     fixed_s = {each: seconds[each] for each in others if not each.attributes.split}
     longest_s = run_tests.shortest(fixed_s, pool.size, pool.cpus)

@@ -56,7 +56,7 @@ class SimulateTest(unittest.TestCase):
         """How long a run in default order takes, if each test takes what is expected or these seconds."""
         selection = run_tests.select(tests, Options(()), History(Options(())))
         ordered = selection.to_run("auto", pool_of(gpus))
-        return plan.simulate(ordered, actual or selection.estimates.seconds, pool_of(gpus), Options(()))[-1][0]
+        return plan.simulate(ordered, actual or selection.estimates, pool_of(gpus), Options(()))[-1][0]
 
     def assert_near_bound(self, tests: Sequence[Test], gpus: int) -> None:
         """Not 2 % more than what no schedule can beat: the work of all GPUs, or the longest test."""

@@ -126,8 +126,9 @@ class Durations(HistoryCase):
             with self.subTest(seconds[:20]):
                 self.journal(end("a", 3, 1), *(json.dumps(end(key, "HERE", 2)).replace('"HERE"', seconds)
                                                for key in "ab"))
-                estimates = run_tests.estimate([named("a"), named("b", 1), named("c", 2)], self.history())
-                self.assertEqual(list(estimates.seconds.values()), [3, 3, 3])
+                tests = [named("a"), named("b", 1), named("c", 2)]
+                estimates = run_tests.estimate(tests, self.history())
+                self.assertEqual([estimates[test] for test in tests], [3, 3, 3])
         for at in ("null", '"now"', "[]", "{}"):
             with self.subTest(at=at):
                 self.journal(*(end("a", 3, at) for at in range(9)),
@@ -181,24 +182,25 @@ class EstimateTest(unittest.TestCase):
     def test_an_unknown_one_counts_as_the_mean_of_the_known(self) -> None:
         tests = [named("a"), named("b", 1), named("c", 2), named("d", 3)]
         found = self.estimate([("a", "a", 10), ("b", "b", 30), ("elsewhere", "x", 1000)], *tests)
-        self.assertEqual(([found.seconds[test] for test in tests], [*found.known]), ([10, 30, 20, 20], tests[:2]))
+        self.assertEqual(([found[test] for test in tests], [*found]), ([10, 30, 20, 20], tests[:2]))
         found = self.estimate([("elsewhere", "x", 1000)], *tests[2:])
-        self.assertEqual((list(found.seconds.values()), [*found.known]), ([60.0, 60.0], []), "a minute")
+        self.assertEqual((found[tests[2]], [*found]), (60.0, []), "a minute")
 
     def test_where_lines_carry_a_time_those_without_count_as_the_shorter(self) -> None:
         """They start behind the long ones that somebody has marked, wherever these stand. History goes first."""
         tests = [named("a"), named("b", 1), named("long", 2, time=3600.0), named("c", 3), named("short", 4, time=10.0)]
         found = self.estimate([("b", "b", 7)], *tests[:4])
-        self.assertEqual([found.seconds[test] for test in tests[:4]], [1800, 7, 3600, 1800])
-        self.assertEqual([*found.known], tests[1:3])
+        self.assertEqual([found[test] for test in tests[:4]], [1800, 7, 3600, 1800])
+        self.assertEqual([*found], tests[1:3])
         self.assertEqual(labels(run_tests.widest_first(tests[:4], found, 1)), "long a c b")
-        self.assertEqual(list(self.estimate([("long", "long", 9)], *tests).seconds.values()), [5, 5, 9, 5, 10])
+        found = self.estimate([("long", "long", 9)], *tests)
+        self.assertEqual([found[test] for test in tests], [5, 5, 9, 5, 10])
 
     def test_a_label_tells_equal_commands_apart(self) -> None:
         """The shell state above them may make all the difference. A new label takes as long as the others."""
         tests = [a_test(0, "short", key="a"), a_test(1, "long", key="a"), a_test(2, "new", key="a")]
         found = self.estimate([("a", "short", 1), ("a", "short", 2), ("a", "long", 90)], *tests)
-        self.assertEqual(list(found.seconds.values()), [1.5, 90, 2])
+        self.assertEqual([found[test] for test in tests], [1.5, 90, 2])
 
     def test_durations_as_people_read_them(self) -> None:
         for seconds, expected in ((0, "0.0s"), (4.24, "4.2s"), (59.94, "59.9s"), (59.96, "1:00"), (60, "1:00"),
@@ -437,9 +439,9 @@ class Order(unittest.TestCase):
         tests = [*many(text), *(named("-", 100 + index, gpus=0.1, time=0.5) for index in range(2000))]
         chosen = {name: frozenset(test for test in tests if test.label in words.split())
                   for name, words in (("unknown", unknown), ("failed", failed), ("deferred", deferred))}
-        seconds = {test: test.attributes.time or 0.0 for test in tests}
-        known = {test: seconds[test] for test in tests if test not in chosen["unknown"]}
-        estimates = run_tests.Estimates(seconds, known)
+        estimates = run_tests.Estimates({test: test.attributes.time or 0.0 for test in tests
+                                         if test not in chosen["unknown"]})
+        estimates.assumed = 4.0
         selection = run_tests.Selection(tests, dict.fromkeys(chosen["deferred"], "--only"), {}, estimates,
                                         chosen["failed"])
         return labels(test for test in selection.to_run(order, pool_of(4)) if test.label != "-")
@@ -492,8 +494,7 @@ class Order(unittest.TestCase):
                            after=tuple({f"t{rng.randrange(index)}" for _ in range(rng.choice([0, 0, 1, 2])) if index}))
                      for index in range(rng.randrange(1, 30))]
             seconds = {test: rng.choice([0, 1, 5, 100, 10_000]) * rng.random() for test in tests}
-            known = {test: seconds[test] for test in rng.sample(tests, len(tests) * 3 // 4)}
-            estimates = run_tests.Estimates(seconds, known)
+            estimates = run_tests.Estimates({test: seconds[test] for test in rng.sample(tests, len(tests) * 3 // 4)})
             selection = run_tests.Selection(tests, {}, {}, estimates, frozenset(rng.sample(tests, 1)))
             for order in ("auto", "failed-first"):
                 started = selection.to_run(order, pool_of(rng.choice([1, 2, 8])))

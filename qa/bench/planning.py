@@ -164,7 +164,7 @@ class Unknowns(NamedTuple):
 
 def guess(tests: Sequence[Test], known: Durations, value: float) -> run_tests.Estimates:
     """Estimates in which an unknown test is taken for one of `value` seconds, also when tests are put in order."""
-    return run_tests.Estimates({test: known.get(test, value) for test in tests}, frozenset())
+    return run_tests.Estimates({test: known.get(test, value) for test in tests})
 
 
 def measure_unknowns(suite: Suite, share: float, seeds: int) -> Unknowns:
