@@ -4402,6 +4402,16 @@ def program_environment(
     return environment
 
 
+def start_thread(work: Callable[..., None], *arguments: Any) -> threading.Thread:
+    """Let a thread do some work; the runner's end does not wait for it. Raises MachineError."""
+    thread = threading.Thread(target=work, args=arguments, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # Python gives no errno
+        raise MachineError(f"{error}; raise `ulimit -u` or `ulimit -v`") from None
+    return thread
+
+
 class Host:
     """This machine, where attempts run. For each of them a thread of a pool waits.
 
@@ -4455,10 +4465,9 @@ class Host:
         attempt.process = Process(self.reaper)
         try:
             if not self.idle.acquire(blocking=False):
-                threading.Thread(target=self.serve, daemon=True).start()
-        except RuntimeError as error:  # there is no thread to be had; Python gives no errno
-            why = f"cannot run {attempt.test.label}: {error}; raise `ulimit -u`"
-            self.post(Broken(attempt.test, why))
+                start_thread(self.serve)
+        except MachineError as error:
+            self.post(Broken(attempt.test, f"cannot run {attempt.test.label}: {error}"))
         else:
             self.attempts.put(attempt)
 
@@ -6402,7 +6411,7 @@ class Run:
     def kill(self, attempt: Attempt, signum: int, stacks: str) -> None:
         end = partial(attempt.process.signal, signum, stacks)
         if stacks:  # this takes time
-            threading.Thread(target=end, daemon=True).start()
+            start_thread(end)
         else:
             end()
 
@@ -7678,10 +7687,8 @@ class ScriptShell:
             # Not /dev/null: the hook must see that a script's `2>/dev/null` differs.
             nowhere = os.open("/dev/zero", os.O_RDWR)
             jobs.append((self.scout, scout, nowhere))
-        thread = threading.Thread(target=self.run, args=(jobs,), daemon=True)
-        thread.start()
-        self.thread = thread
-        threading.Thread(target=self.listen, daemon=True).start()
+        self.thread = start_thread(self.run, jobs)
+        start_thread(self.listen)
 
     def job_of(self, role: str, hook: str, words: Mapping[str, str]) -> Job:
         """The job of one of the shells, with its part of the hook and its pipes."""

@@ -654,9 +654,13 @@ class Breakdown(FaultCase):
                 self.end(self.begin(target), "internal error, .*boom")
 
     def test_a_limit_of_threads(self) -> None:
+        self.drive("def broken(thread):", "    raise RuntimeError('no thread')",
+                   "run_tests.threading.Thread.start = broken")
+        why = "no thread; raise `ulimit -u` or `ulimit -v`"
         self.write("tests.txt", "touch started\n")
-        self.end(self.begin("threading.Thread.start", "RuntimeError(\"can't start new thread\")"),
-                 "the machine failed: cannot run touch started: can't start new thread; raise `ulimit -u`: 1 not run$")
+        self.end(self.start("tests.txt"), f"the machine failed: cannot run touch started: {why}: 1 not run$")
+        self.write("test.sh", "touch started\n")
+        self.end(self.start("test.sh"), f"the machine failed: {why}: ")
 
     def test_a_limit_of_threads_beside_a_test(self) -> None:
         """A thread that becomes free does not run the test that has not got one."""
