@@ -3228,9 +3228,10 @@ class Pool:
         """Whether a test with such a need could run if nothing else did."""
         return need <= self.size or need == ALL_GPUS
 
-    def most(self) -> str:
-        """The last words of the message `needs 4 GPUs, more than …`."""
-        return "are left" if self.quarantined else "there are"
+    def excess(self, test: Test) -> str:
+        """What a test needs that is never free, in words: `4 GPUs, more than there are`."""
+        most = "are left" if self.quarantined else "there are"
+        return f"{test.gpus:g} GPUs, more than {most}"
 
     def take(self, need: float, avoid: Container[int] = ()) -> Lease | None:
         """A lease on what a test needs, without the devices whose indices are in `avoid`; None if that is not free."""
@@ -3600,7 +3601,7 @@ class Schedule:
         """What a test needs that is not there, in words; empty if it can run."""
         if self.pool.holds(test.gpus):
             return ""
-        return f"needs {test.gpus:g} GPUs, more than {self.pool.most()}"
+        return f"needs {self.pool.excess(test)}"
 
     def refuse_unrunnable(self) -> None:
         """Conclude the tests that need more GPUs than there are, or are left."""

@@ -104,9 +104,6 @@ def by_memory(test: Test, memory: float) -> Test:
         )
         return test._replace(gpus=1.0)
     if mem > memory:
-        run_tests.warn(
-            f"{test.where}: {test.label} needs {show_memory(mem)} of a GPU, more than the smallest has"
-        )
         return test._replace(gpus=TOO_LARGE)
     shares = int(mem / memory * SHARES) or 1  # down, so that three thirds fit
     return test._replace(gpus=max(shares / SHARES, test.gpus % 1))
@@ -117,6 +114,11 @@ class RoomyPool(run_tests.Pool):
 
     def holds(self, need: float) -> bool:
         return need != TOO_LARGE and super().holds(need)
+
+    def excess(self, test: Test) -> str:
+        if test.gpus != TOO_LARGE:
+            return super().excess(test)
+        return f"{show_memory(test.attributes.mem)} of a GPU, more than the smallest has"
 
 
 class MemoryHost(Host):

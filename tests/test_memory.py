@@ -82,7 +82,7 @@ class SharingTest(DeviceCase):
                             "true #: label=d gpus=1 mem=0G\ntrue #: label=e mem=12G after=d\n", *TIMEOUT, gpus="0",
                             env=env)
         self.check(ran, 1, {**dict.fromkeys("abcd", "passed"), "e": "unrunnable"})
-        self.assertIn("run_tests.py: tests.txt:6: e needs 12G of a GPU, more than the smallest has\n", ran.err)
+        self.assertIn("unrunnable: e\n    needs 12G of a GPU, more than the smallest has\n", ran.text)
         for label in "abcd":
             self.assertIn(f">>> Starting: {label} on GPU 0\n", ran.text)
         shutil.rmtree(ran.path("logs"))
