@@ -6154,7 +6154,7 @@ runs ahead; run nothing
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """The parser of the command line, grouped by task. Defaults are those of Options."""
     parser = Parser(
         prog=PROGRAM,
@@ -6216,6 +6216,8 @@ FOREIGN_OPTIONS = """\
 class Parser(argparse.ArgumentParser):
     """The argument parser. Its error messages quote arguments, in which a CI service must not find commands."""
 
+    origin = ""  # behind a message, where else options are from
+
     @property
     def version(self) -> str:
         """Version and hash of this very file, since copies drift: argparse asks when it is to print them."""
@@ -6237,14 +6239,17 @@ class Parser(argparse.ArgumentParser):
         message = message.replace(
             "one argument", "one argument (OPTION=-x if it begins with a dash)"
         )
-        super().error(without_ci_commands(message))
+        super().error(without_ci_commands(message + self.origin))
 
 
 def parse_command_line(argv: Sequence[str], environ: Environ) -> Options:
     """Options of $RUN_TESTS_OPTS and `argv`, in that order. Exits 2 with usage, as argparse does."""
     parser = build_parser()
+    variable = environ.get("RUN_TESTS_OPTS", "")
+    if variable:
+        parser.origin = f"; $RUN_TESTS_OPTS is {variable!r}"
     try:
-        first = shlex.split(environ.get("RUN_TESTS_OPTS", ""))
+        first = shlex.split(variable)
     except ValueError:
         parser.error("a quote in $RUN_TESTS_OPTS is never closed")
     before_dashes = list(takewhile(lambda word: word != "--", argv))

@@ -189,6 +189,7 @@ class OptionsTest(unittest.TestCase):
                 self.assertRegex(self.mistake(*argv, "tests.txt"), r"^run_tests\.py: error: .*" + pattern)
         self.assertRegex(self.mistake(), r"error: .*LIST")
         self.assertRegex(self.mistake("x", variable="--log-dir 'x"), r"error: .*quote.*RUN_TESTS_OPTS")
+        self.assertRegex(self.mistake("x", variable="--bogus"), r"error: .*--bogus; \$RUN_TESTS_OPTS is '--bogus'$")
 
     def test_what_other_runners_call_an_option_is_translated(self) -> None:
         self.assertEqual(self.mistake("--lf", "-n4", "tests.txt", "--maxfail=1"),
