@@ -5781,10 +5781,12 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
         each_s = {ends[-1].test: fsum(end.seconds for end in ends) for ends in attempts}
         all_s = fsum(each_s.values())
         best_s = shortest(each_s, pool.size, pool.cpus)
-        yield (
-            f"{all_s / seconds:.1f} times as fast as one by one ({show_duration(all_s)}); "
-            f"no order takes less than {show_duration(best_s)}"
-        )
+        gain = round(all_s / seconds, 1)
+        if gain >= 1:  # else the tests took less than the runner
+            yield (
+                f"{gain} times as fast as one by one ({show_duration(all_s)}); "
+                f"no order takes less than {show_duration(best_s)}"
+            )
 
 
 def total_line(results: Results, seconds: float, pool: Pool) -> str:
