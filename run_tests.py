@@ -5804,7 +5804,8 @@ def again(results: Results, options: Options) -> Iterator[str]:
     if not owed or any(word == "-" or word.startswith("/dev/fd/") for word in words):
         return
     # Else it is the program that pip has installed: another Python may know nothing of it.
-    python = "python3 " * program.endswith((".py", ".pyc"))
+    is_file = program.endswith((".py", ".pyc")) or not find_program(program)
+    python = "python3 " * is_file
     program = f"{python}{shlex.quote(program)}"
     rest = shlex.join(word for word in words if word != "--rerun-failed")
     yield f"Rerun: {program} --rerun-failed {rest}"

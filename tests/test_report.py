@@ -607,8 +607,10 @@ slowest: d.py 1:00, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
 
     def test_it_is_called_as_it_was(self) -> None:
         """Of what pip has installed, another Python may know nothing."""
-        for program, called in (("qa/run_tests.py", "python3 qa/run_tests.py "),
-                                ("/b in/run_tests", "'/b in/run_tests' ")):
+        installed = os.path.join(self.folder, "b in")
+        os.symlink("/bin/true", installed)
+        for program, called in (("qa/run_tests.py", "python3 qa/run_tests.py "), (installed, f"'{installed}' "),
+                                ("ci/runner", "python3 ci/runner ")):
             options = run_tests.Options(lists=(), command=(program, "tests.txt"))
             said = run_tests.again([Result(a_test(), Outcome.FAILED, status=1)], options)
             self.assertEqual([f": {called}" in line for line in said], [True, True])
