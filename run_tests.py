@@ -2103,6 +2103,8 @@ def run_bash(
             raise MachineError(
                 f"bash cannot be run ({error.strerror}); put it on PATH, with room in `ulimit -n` and `-u`"
             ) from None
+        if bash.returncode == -SIGKILL:
+            raise MachineError("bash was killed (SIGKILL), perhaps since memory is short")
         printed.seek(0)
         return bash.returncode, printed.read()
 

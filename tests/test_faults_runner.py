@@ -550,6 +550,17 @@ class MachineTest(FaultCase):
                 self.assertEqual((ran.code, ran.text), (3, ""))
                 self.assertRegex(ran.err, "error: bash (runs no commands here; look at|cannot be run .*; put it)")
 
+    def test_a_bash_that_is_killed(self) -> None:
+        """The list is not to blame, whichever bash it is that reads it."""
+        os.mkdir(os.path.join(self.folder, "bin"))
+        self.write("bin/bash", "#!/bin/sh\nkill -KILL $$\n", 0o755)
+        self.write("memory.sh", "kill -KILL $$\n")
+        path = f"{self.folder}/bin:{os.environ['PATH']}"
+        for text, env in (("true\n", {"PATH": path}), (". ./memory.sh\ntrue\n", {})):
+            ran = self.run_list(text, env=env)
+            self.assertEqual((ran.code, ran.text), (3, ""))
+            self.assertRegex(ran.err, "error: bash was killed")
+
     def test_a_shell_that_cannot_be_killed(self) -> None:
         ran = self.outlive(f"{self.frozen()} #: label=a timeout=100ms retries=2\ntrue #: label=b\nwait\n"
                            "true #: label=c gpus=2\ntrue #: label=d\n", 1,
