@@ -5784,7 +5784,7 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
         all_s = fsum(each_s.values())
         best_s = shortest(each_s, pool.size, pool.cpus)
         gain = round(all_s / seconds, 1)
-        if gain >= 1:  # else the tests took less than the runner
+        if gain >= 1 and round(best_s, 1):  # else the tests took less than the runner
             yield (
                 f"{gain} times as fast as one by one ({show_duration(all_s)}); "
                 f"no order takes less than {show_duration(best_s)}"
