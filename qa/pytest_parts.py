@@ -664,6 +664,7 @@ class PartsRun(run_tests.Run):
                 except OSError as error:
                     why = f"cannot be put together ({error.strerror})"
                     whole.ends = (Result(test, Outcome.NOT_RUN, reason=why),)
+            self.schedule.results.pop(test, None)  # what took how long are its parts
             found.append(whole.ends)
         return found
 

@@ -259,6 +259,8 @@ class Runs(PartsCase):
         self.assertEqual(sorted(name for name in os.listdir(ran.path("logs")) if name.endswith(".xml")),
                          ["pytest_one.xml", "pytest_three.xml"])
         self.assertRegex(ran.text, r">>> Finished: three on GPU 0,1,2 \[failed, exit 1, .*, 2/2, ")
+        slowest, = re.findall("(?m)^slowest: (.*)", ran.text)
+        self.assertEqual(sorted(re.sub(r" [\d.]+s\b", "", slowest).split(", ")), self.labels(ran))
 
     def test_help_tells_of_the_keys(self) -> None:
         ran = self.run_command("--help")
