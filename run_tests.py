@@ -8977,12 +8977,13 @@ def list_script(file: ScriptFile, trace: Trace) -> int:
     named: Dict[str, bool] = {}
     for site in file.sites:
         why = file.obstacle or "runs ahead"
+        is_native = site.is_native or site.node.name in ("command", "exec")
         paths = paths_of("", *map(unquoted, site.node.words[1:]))
         shared = shared_paths(paths, named)
         named.update(paths)
         if site.line >= file.one_by_one:
             why = "`#: one-by-one`"
-        elif site.waits_for_shell or site.is_native:
+        elif site.waits_for_shell or is_native:
             why = "starts when the script comes to it"
         elif shared:
             why = f"waits for a test that has {min(shared)}, too"

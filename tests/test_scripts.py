@@ -480,6 +480,9 @@ class FeatureTest(ScriptCase):
                 "pytest test_a.py -k y:2:waits for a test that has test_a.py, too",
                 "pytest b:3:starts when the script comes to it", "pytest c --junitxml=x.xml:4:runs ahead",
                 "pytest d --junitxml=x.xml:5:waits for a test that has x.xml, too"],
+            lines("command pytest a", "exec pytest b"): [
+                "command pytest a:1:starts when the script comes to it",
+                "exec pytest b:2:starts when the script comes to it"],
             lines("pytest a", "{ pytest b; } >log"): [
                 "pytest a:1:2: a block writes log", "pytest b:2:2: a block writes log"],
         }.items():
