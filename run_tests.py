@@ -651,6 +651,8 @@ NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
 # An operator and a command that are taken to pass on the failure before them, as `|| exit 1` and `; exit` do, but not
 # `|| exit 256`: that is 0 to bash.
 PASSES_FAILURE_ON = r"\|\|(?!(?:exit|return)\s+(?:0|256\b))|;(?:exit|return)(?!\s+(?:0|256\b))"
+# A command that repeats the status of the one before it.
+REPEATS_STATUS = r"(?:exit|return)(?: \"?\$\?\"?)?$"
 # An operator and a command that always fails, so that no failure before it is hidden.
 NEVER_PASSES = r";(?:(?:exit|return) (?!256\b)[1-9]\d*|false)(?!\S)"
 # A command whose status may depend on all commands before it, as `[ $RET = 0 ]`, `exit $RET`, `case $? in …`.
@@ -1106,6 +1108,8 @@ def reported_failures(
             joint = f"{first.before}{first.text}"
             switches = switched_by(first, switches)
             of_pipeline = reported_by_pipeline(pipeline, switches, functions)
+            if first is not nodes[0] and not in_status and re.match(REPEATS_STATUS, first.text):
+                of_pipeline = set()
             if re.match(WAIVED, joint):
                 ending.update(reached(statement, functions))
             elif first.before == "&&" or (of_pipeline and re.match(PASSES_FAILURE_ON, joint)):

@@ -77,6 +77,8 @@ ALWAYS_PASS = [
     "while read A; do a $A || RET=1; done", "while getopts ab c; do a || RET=1; done",
     "for i in 1 2; do a $i | tee log; done", "a & b || RET=1; kill $!", "a || RET=1; ! false",
     "a || exit 256", "a; return 256", "a | tee b; exit 256", "a && exit 1 || echo b",
+    "a || { echo no; exit $?; }", 'if ! a; then echo no; exit "$?"; fi', "f() { echo no; return; }; a || f",
+    "a || RET=1; exit $?",
 ]
 MAY_FAIL = [
     "a && echo b || exit 1", "a && cat log | tee b", "a && { rm b; echo c; }", "a; ((n == 0))",
@@ -92,7 +94,8 @@ MAY_FAIL = [
     "docker run a; rc=$?; docker rm b; exit $rc",
     "! a", "if a; then b; fi", "for i in 1 2; do a $i; done", "echo a", "a | b", "a & wait $!",
     "until a; do sleep 1; done", "until a; do :; done", "a & sleep 2; kill $!",
-    "a || { echo no; b; exit $?; }",
+    "a || { echo no; b; exit $?; }", "a || { exit $?; }", "f() { return; }; a || f", "echo b; a; exit",
+    "a || { RET=$?; echo no; exit $RET; }",
     "a && echo b || exit $?", "a && echo b; exit $?",
     "a; A=$?; b; exit $((A | $?))", "f() { a; A=$?; b; return $(( ! A )); }; f", "A=0; a || A=1; ! ((A))",
     "a; case $? in 0|5) true;; *) exit 1;; esac",
