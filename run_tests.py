@@ -6102,7 +6102,7 @@ KEYWORDS: Mapping[str, Mapping[str, Any]] = {
 LIST_OPTIONS = (  # which want to know all tests before the first one runs
     "--shard -k --max-gpus --only --rerun-failed --repeat --skip-code --known-failures"
 ).split()
-SCRIPT_OPTIONS = "--fail-function --tests --one-by-one --verbose".split()
+SCRIPT_OPTIONS = "--fail-function --tests --calm --one-by-one --verbose".split()
 # By group, as `--help` shows them.
 OPTIONS = """\
 what runs

@@ -243,10 +243,11 @@ class Information(CommandLineCase):
         self.write("garbage", "one\n\xff\n{}\n")
         self.write("empty", "")
         ran = self.run_list("true\n", "--list", "--history", "garbage", "--history", "empty", "--message", "[ci x]",
-                            env={"RUN_TESTS_OPTS": "--fail-function my_fail --one-by-one"})
+                            env={"RUN_TESTS_OPTS": "--fail-function my_fail --calm log --one-by-one"})
         self.assertEqual((ran.code, ran.text.count("\n")), (0, 1))
         self.assertEqual(ran.err.replace("run_tests.py: ", "").splitlines(), [
             "--fail-function is for scripts (.sh or #!); for a list it does nothing",
+            "--calm is for scripts (.sh or #!); for a list it does nothing",
             "--one-by-one is for scripts (.sh or #!); for a list it does nothing",
             "--history garbage: no line of it is a journal's; name a run_tests.jsonl",
             "--message adds to what --only names; without --only, all tests run"])
