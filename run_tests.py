@@ -4600,7 +4600,7 @@ class Host:
         self.health.over.set()
         left = self.reaper.close()
         if left:
-            warn(f"ended what some tests had left behind: {first_of(left)}")
+            warn(f"ended what still ran: {first_of(left)}")
 
 
 # What a test's JUnit file says of its end.

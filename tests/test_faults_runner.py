@@ -561,6 +561,13 @@ class MachineTest(FaultCase):
             self.assertEqual((ran.code, ran.text), (3, ""))
             self.assertRegex(ran.err, "error: bash was killed")
 
+    def test_a_job_of_the_shell_state(self) -> None:
+        """It is ended with the run, and no test is blamed."""
+        self.write("job.sh", "$NAP &\n")
+        ran = self.run_list(". ./job.sh\ntrue\n")
+        self.assertEqual((ran.code, self.left()), (0, {}))
+        self.assertRegex(ran.err, r"run_tests\.py: ended what still ran: \w+ \(pid \d+\)\n")
+
     def test_a_shell_that_cannot_be_killed(self) -> None:
         ran = self.outlive(f"{self.frozen()} #: label=a timeout=100ms retries=2\ntrue #: label=b\nwait\n"
                            "true #: label=c gpus=2\ntrue #: label=d\n", 1,
