@@ -8994,7 +8994,7 @@ def list_script(file: ScriptFile, trace: Trace) -> int:
         label = site.attributes.label or unquoted(site.label) or head_of(site.node)
         trace.line(f"{clean_label(label)}\t{site.where}\t{why}")
     if not file.sites:
-        warn(NO_TESTS)
+        warn(f'{NO_TESTS}; what a function runs by "$@" shows only in a run')
     return trace.exit_code(EXIT_OK)
 
 

@@ -901,6 +901,8 @@ class FeatureTest(ScriptCase):
         for options in ((), ("--list",)):
             self.assertIn("no command has `|| test_fail`, or looks like a test (with --tests: begins so);",
                           self.conduct("make\n", *options).err)
+        ran = self.conduct('run() { "$@"; }\nrun pytest a\n', "--list")
+        self.assertIn('what a function runs by "$@" shows only in a run', ran.err)
         _, err = self.begin(lines("trap 'N=1' DEBUG", "pytest a")).communicate(timeout=WAIT_S)
         self.assertRegex(err.decode(), r"behind `trap 'N=1' DEBUG` \(test.sh:1\) bash runs all by itself\n"
                                        r"(.|\n)*nothing ran in parallel: .*\n"
