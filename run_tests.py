@@ -6163,7 +6163,7 @@ runs ahead; run nothing
 """
 
 
-def build_parser() -> Parser:
+def build_parser() -> argparse.ArgumentParser:
     """The parser of the command line, grouped by task. Defaults are those of Options."""
     parser = Parser(
         prog=PROGRAM,
@@ -6225,8 +6225,6 @@ FOREIGN_OPTIONS = """\
 class Parser(argparse.ArgumentParser):
     """The argument parser. Its error messages quote arguments, in which a CI service must not find commands."""
 
-    origin = ""  # behind a message, where else options are from
-
     @property
     def version(self) -> str:
         """Version and hash of this very file, since copies drift: argparse asks when it is to print them."""
@@ -6248,17 +6246,15 @@ class Parser(argparse.ArgumentParser):
         message = message.replace(
             "one argument", "one argument (OPTION=-x if it begins with a dash)"
         )
-        super().error(without_ci_commands(message + self.origin))
+        self.print_usage(sys.stderr)
+        raise UsageError(without_ci_commands(message))
 
 
 def parse_command_line(argv: Sequence[str], environ: Environ) -> Options:
-    """Options of $RUN_TESTS_OPTS and `argv`, in that order. Exits 2 with usage, as argparse does."""
+    """Options of $RUN_TESTS_OPTS and `argv`, in that order. Raises UsageError, behind the usage."""
     parser = build_parser()
-    variable = environ.get("RUN_TESTS_OPTS", "")
-    if variable:
-        parser.origin = f"; $RUN_TESTS_OPTS is {variable!r}"
     try:
-        first = shlex.split(variable)
+        first = shlex.split(environ.get("RUN_TESTS_OPTS", ""))
     except ValueError:
         parser.error("a quote in $RUN_TESTS_OPTS is never closed")
     before_dashes = list(takewhile(lambda word: word != "--", argv))
@@ -6697,13 +6693,17 @@ def main() -> int:
 
 def exit_code_of(action: Callable[[], int | None]) -> int:
     """The exit code of a command, or of the error that ends it, which it tells."""
+    origin = ""
+    variable = os.environ.get("RUN_TESTS_OPTS")
+    if variable:
+        origin = f"; $RUN_TESTS_OPTS is {variable!r}"
     try:
         return action() or EXIT_OK
     except ListError as error:
         tell("\n".join(error.args))
         return EXIT_USAGE
     except (UsageError, MachineError) as error:
-        warn(f"error: {error}")
+        warn(f"error: {error}{origin}")
         return error.code
     except OSError as error:
         warn(

@@ -216,8 +216,8 @@ class Commands(unittest.TestCase):
                         file.write("label # reason\n")
             try:
                 options = run_tests.parse_command_line(arguments, {})
-            except SystemExit:
-                self.fail(said.getvalue())
+            except run_tests.UsageError as error:
+                self.fail(str(error))
         self.assertTrue(options.lists)
 
     def test_lists_are_lists(self) -> None:
