@@ -1663,7 +1663,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         prefix.append(first.assigned.pop(0))
         start = token.end
     word = ""
-    if first.name and not re.search(RUNS_INSIDE, first.words[0]):
+    if first.name not in ("", "((") and not re.search(RUNS_INSIDE, first.words[0]):
         word = first.words[0]  # bash is to expand it, and not to run anything
     words = [token.text for token in [*reader.tokens, *reader.documents] if token.end <= end]
     documents = [f"\n{token.text[:-1]}" for token in reader.documents if token.start > end]

@@ -777,6 +777,7 @@ class Labels(ParseCase):
                            ("run_test '' x.xml t.py l #: label=e", "e"), ("run_test '' y.xml t.py l", "l"),
                            ("a b f || test_fail", "a b f"), ("A=1 B='x y' a b g", "a b g"),
                            ("CUDA_VISIBLE_DEVICES=0,1 a b h", "a b h"), ("d/test_x.py -k y", "d/test_x.py -k y"),
+                           ('((1)) || test_fail "k"', "k"), ("((2)) #: label=l2", "l2"),
                            ('a i || test_fail ""', "a i"), ('a j || test_fail "$UNSET"', "a j"))
 
     def test_variables_are_expanded(self) -> None:
