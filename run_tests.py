@@ -1125,7 +1125,7 @@ def reported_failures(
             ending |= in_status
         elif is_on("e|o errexit", switches) and first.lead != "!":
             ending |= of_pipeline
-    if loop and in_status:
+    if loop and not UTILITIES.issuperset(node.name for node in in_status):
         in_status = {loop}
     return ending | in_status
 
