@@ -4361,7 +4361,7 @@ def bash_text(
     command = with_source(test.command)
     if command != test.command:
         start.append(f"_rt_source={shlex.quote(test.file)}")
-    if len(command) > ARGUMENT_BYTES:
+    if len(to_bytes(command)) > ARGUMENT_BYTES:
         command = f". {shlex.quote(scratch.write(command))}"
     lines = "\n" * min(test.line - 1, ARGUMENT_BYTES // 4)
     # The newlines behind the command keep bash from exec'ing it, so that bash can tell how it died.

@@ -393,8 +393,9 @@ class BashTextTest(ProcessCase):
 
     def test_a_long_command(self) -> None:
         scratch = Scratch()
-        log = self.log(scratch, command=f"printf %s {'x' * run_tests.ARGUMENT_BYTES}")
-        self.assertEqual(log, b"x" * run_tests.ARGUMENT_BYTES)
+        for words in ("x" * run_tests.ARGUMENT_BYTES, "\u65e5" * 50_000):      # 150,000 bytes
+            log = self.log(scratch, command=f"printf %s {words}")
+            self.assertEqual(log.decode(), words)
         shutil.rmtree(scratch.folder)
 
 
