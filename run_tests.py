@@ -7286,7 +7286,7 @@ _rt_hook() {
   _rt_code=${_rt_known[$_rt_place]-}
   [[ $_rt_code ]] || {
     ! builtin declare -F -- "${_rt_command%%[$' \t\n']*}" >/dev/null || _rt_code=function
-    _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "$PWD" "$_rt_code" "${_rt_functions[@]}"
+    _rt_kind "$_rt_code"
     _rt_known[$_rt_place]=$_rt_code
   }
   _rt_do
@@ -7295,6 +7295,17 @@ _rt_hook() {
   [[ ! $_rt_skip ]] || builtin shopt -s extdebug
   [[ $_rt_skip ]]
 }
+_rt_kind() {     # finds the runner's code for a command: `function` if it calls one
+  local -A _rt_codes=()
+  # What one subshell has asked, the next finds in a file: else a `$(…)` in a loop would ask each time.
+  [[ $BASHPID == "$_rt_shell" ]] || builtin . "$_rt_folder/$_rt_line.told"
+  _rt_code=${_rt_codes[$1:$_rt_place]-}
+  [[ ! $_rt_code ]] || builtin return
+  _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "$PWD" "$1" "${_rt_functions[@]}"
+  [[ $BASHPID == "$_rt_shell" || ! $_rt_code ]] || \
+    builtin printf '_rt_tell %q %q %q\n' "$_rt_hides" "$_rt_code" "$1:$_rt_place" >>"$_rt_folder/$_rt_line.told"
+}
+_rt_tell() { _rt_hides=${_rt_hides:-$1} _rt_codes[$3]=$2; }
 _rt_do() {       # runs the runner's code for a command
   builtin set -- "${_rt_arguments[@]}"
   if [[ $_rt_code == calm ]]; then
@@ -7305,7 +7316,7 @@ _rt_do() {       # runs the runner's code for a command
 }
 _rt_function() { # a call of a function, if that is still defined
   _rt_is_function "${_rt_command%%[$' \t\n']*}" || {
-    _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "$PWD" '' "${_rt_functions[@]}"
+    _rt_kind ''
     _rt_do
   }
 }

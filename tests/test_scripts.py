@@ -385,6 +385,13 @@ class FeatureTest(ScriptCase):
         self.assertEqual((ran.code, sorted(starts(ran.text))), (1, ["a", "c"]))
         self.assertIn("1: no file\n", ran.text + ran.err)
 
+    def test_what_one_subshell_asks_the_next_one_knows(self) -> None:
+        """Each that asks makes a pipe for the answer."""
+        self.stub("mkfifo", f'#!/bin/sh\necho >>asked\nexec {shutil.which("mkfifo")} "$@"\n')
+        ran = self.conduct(lines("f() { echo $1; }", "for i in 1 2 3 4; do x=$(f $i; true $x); done", "echo $x"),
+                           gpus="0")
+        self.assertEqual((ran.code, ran.text, ran.read("asked")), (0, "4\n", "\n"))
+
     def test_masks(self) -> None:
         """A test that names four GPUs has these four, and them alone; others have one."""
         ran = self.conduct(suite(
