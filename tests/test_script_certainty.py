@@ -832,7 +832,7 @@ rapids-logger() { echo "$1"; }⏎rapids-logger "$(ls)" ¦ f() { :; }⏎f v* "$(c
 exec 3>x; exec 2>err.log ¦ export "V=$(cat v.txt)" ¦ set -- $(cat v.txt)⏎pytest d $1
 export $(cat common.sh)⏎pytest d $x ¦ r() { local -n n=$1; n=$(cat v.txt); }⏎r W⏎pytest d $W
 r() { pytest d "$1"; }⏎r x.$$ ¦ for x in $$; do pytest d $x; done
-s() ( trap 'rm -f x' EXIT; pytest d )⏎s
+s() ( trap 'rm -f x' EXIT; pytest d )⏎s ¦ (trap 'rm -f x' 0 1; pytest d)
 pytest d m.csv --late & pytest d m.csv &⏎[[ -d repo ]] || { mkdir repo; bash -c 'sleep 0.5'; }
 pytest d m.csv --late & pytest d m.csv &⏎if [[ ! -d repo ]]; then mkdir repo; bash -c 'sleep 0.5'; fi
 """
