@@ -7915,7 +7915,7 @@ def has_glob(node: Node) -> bool:
     """Whether a word of a command may be a glob, or what is in a file: `$(<file)`."""
     words = " ".join([*node.words[1:], *node.assigned])
     patterns = r"\$\{\w+[#%][^}(`'\"]*\}"  # `${x%.*}`
-    words = re.sub(rf"{NOT_EXPANDED}|\$\(\(.*?\)\)|\$[*?]|{patterns}", "", words)
+    words = re.sub(rf"{NOT_EXPANDED}|\$\(\(.*?\)\)|\$\[.*?\]|\$[*?]|{patterns}", "", words)
     looks = node.has(r"[(`]\s*<") or re.search(r"[*?]|(?<![\w(])\[", words)
     return bool(looks) and node.name not in NATIVE | {"let"}
 
