@@ -8426,7 +8426,7 @@ class ScriptRun(Run):
             pid,
             [os.path.normpath(os.path.join(program.directory, name)) for name in names],
             program,
-            paths_of(program.directory, *program.words[1:]),
+            paths_of(program.directory, *program.words[1:], *map(unquoted, site.node.assigned)),
             self.input_of(pid),
             self.question,
         )

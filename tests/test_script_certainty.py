@@ -692,6 +692,7 @@ check() { S=$?; return $S; }⏎pytest a --exit=1⏎check || exit 9⏎pytest b⏎
 check() { echo "@ ${PIPESTATUS[0]} $1"; }⏎pytest a --exit=1 | tee l⏎check⏎pytest a --exit=3⏎check $?⏎exit 0
 set -e⏎run() { "$@"; }⏎run bash -c 'sleep 0.1; echo x >m.json' tests/a --out m.json⏎
 run bash -c '[ ! -s m.json ]' tests/b m.json⏎echo
+O="m.csv" bash -c 'sleep 0.1; echo x >m.csv' tests/a⏎O=m.csv bash -c '[ ! -e m.csv ]' tests/b
 set -e⏎run() { eval "$*"; }⏎run bash -c "'sleep 0.1; echo x >m.json'" tests/a --out m.json⏎
 run bash -c "'[ ! -s m.json ]'" tests/b m.json⏎echo
 make_it() { bash -c 'sleep 0.1; echo x >m.json' tests/a --out m.json; }⏎test_fail() { exit 4; }⏎
