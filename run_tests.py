@@ -7035,7 +7035,7 @@ class ScriptFile:
                 elif self.is_filter(node, before_pipeline):
                     names = files_of(node)
                     self.filters[(*words_of(node), *names)] = node.after not in PIPES
-                    if node.name == "tee":
+                    if node.has("^tee|^sort .*-o"):
                         names += node.words[1:]
                     test = self.sites[-1]
                     self.sites[-1] = test._replace(names=[*test.names, *names])
@@ -8968,6 +8968,8 @@ def paths_of(directory: str, *words: str) -> Dict[str, bool]:
     """
     paths: Dict[str, bool] = defaultdict(bool)
     before = ""
+    # `bash -c "./test_a >m.json"` names that file, too.
+    words += tuple(re.findall(r"[^\s;&|<>'\"]+", " ".join(words)))
     for word in words:
         named = word
         if re.match(r"(?:-o|--[\w-]*) [^-]", f"{before} {word}"):

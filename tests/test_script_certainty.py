@@ -693,6 +693,8 @@ check() { echo "@ ${PIPESTATUS[0]} $1"; }⏎pytest a --exit=1 | tee l⏎check⏎
 set -e⏎run() { "$@"; }⏎run bash -c 'sleep 0.1; echo x >m.json' tests/a --out m.json⏎
 run bash -c '[ ! -s m.json ]' tests/b m.json⏎echo
 O="m.csv" bash -c 'sleep 0.1; echo x >m.csv' tests/a⏎O=m.csv bash -c '[ ! -e m.csv ]' tests/b
+bash -c 'sleep 0.1; echo x >m.csv' tests/a⏎bash -c '[ ! -e m.csv ]' tests/b
+bash -c 'sleep 0.1; echo x' tests/a | sort -o m.csv⏎bash -c '[ ! -s m.csv ]' tests/b m.csv
 set -e⏎run() { eval "$*"; }⏎run bash -c "'sleep 0.1; echo x >m.json'" tests/a --out m.json⏎
 run bash -c "'[ ! -s m.json ]'" tests/b m.json⏎echo
 make_it() { bash -c 'sleep 0.1; echo x >m.json' tests/a --out m.json; }⏎test_fail() { exit 4; }⏎
