@@ -6796,8 +6796,12 @@ ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 DATA_FILE = (
     r"\.(?:bin|ckpt|csv|db|jsonl?|log|np[yz]|onnx|out|pkl|pth?|safetensors|txt|xml|ya?ml)$"
 )
-# An argument that names a file which the test writes: `--output=x.json`, `--junitxml=x.xml`.
-OUTPUT = r"(?s)(?:-o|--out[^=]*)=.*\.\w+$|--junit-?xml=(?!/dev/)"
+# An argument that names a file which the test writes, as `--output=x.json`, a port where it listens, or the folder that
+# pytest empties first.
+OUTPUT = (
+    r"(?s)(?:-o|--out[^=]*)=.*\.\w+$|--junit-?xml=(?!/dev/)"
+    r"|(?:--basetemp|--master[-_]port|MASTER_PORT|--rdzv[-_]endpoint)=(?!(?:.*:)?0$)"
+)
 # A declaration in a function that may hide an exported variable from `declare -px`: `local x`, `declare +x x=1`.
 HIDES = (
     rf"\b(?:local|declare|typeset)\b(?:\s.*)?\s(?:{NAME}(?:[\s;&|)]|$)|[-+]\w*x)|export -\w*n"

@@ -1354,9 +1354,9 @@ class ReadingTest(unittest.TestCase):
             pathlib.Path(folder, "test_a.py").touch()
             pathlib.Path(folder, "old.json").touch()
             paths = paths_of(folder, "test_a.py::T", "test_no.py", "--out=m", "--out=m.sh", "-o", "n.x", "--log=l.txt",
-                             "old.json", "sub")
+                             "old.json", "sub", "--master_port", "2950", "--rdzv-endpoint=h:0", "--basetemp=b")
             own = [os.path.relpath(path, folder) for path, is_own in paths.items() if is_own]
-        self.assertEqual(own, ["test_a.py", "m.sh", "n.x", "l.txt"])
+        self.assertEqual(own, ["test_a.py", "m.sh", "n.x", "l.txt", "2950", "b"])
 
     def test_read_program(self) -> None:
         """As the hook tells of it: its environment, one only, and where that is the same again, without it."""
