@@ -7433,7 +7433,7 @@ _rt_other() {    # a command for which the scout waits: its number, variables th
   }
   case ${_rt_flags//[!E]/}${3-} in
     E*) ;;      # the function itself would be a failure for an ERR trap
-    '[' | echo | kill | mapfile | printf | read | readarray | test | wait) _rt_watch "$3" ;;
+    '[' | echo | kill | mapfile | printf | pwd | read | readarray | test | type | wait) _rt_watch "$3" ;;
     *) ! _rt_is_program "${3-}" || _rt_watch "$3" ;;
   esac
 }

@@ -1008,10 +1008,14 @@ class ScoutTest(TrialCase):
                      "IFS=12; (pip3 x --exit=1); echo \"$?\"",
                      "(eval \"echo ${X:?is not there}\"); eval \"echo ${X:?is not there, too}\"",
                      "GLOBIGNORE='*'; set +B -f -C; for i in $(pip3 --echo=1 | cat; exec >&-); do echo $i; done",
-                     "for i in 1 2; do id -u | cat; id() { echo mine; }; done; id"):
+                     "for i in 1 2; do id -u | cat; id() { echo mine; }; done; id", "pwd | cat; type id | cat"):
             with self.subTest(text):
                 ran = self.trial(lines(text, "pytest z"))
                 self.assertNotIn("went ahead", ran.text)
+
+    def test_builtins_in_pipelines_tell_of_their_ends(self) -> None:
+        ran = self.trial(HEAD + lines("pwd | cat; type cat | cat", "python3 a || test_fail a", "python3 b || test_fail b"))
+        self.assertNotIn("bash has come to", ran.text)
 
     def test_where_it_is_lost(self) -> None:
         """One line says where; the rest runs one by one, with bash's status."""
