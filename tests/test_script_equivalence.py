@@ -55,7 +55,8 @@ REMARK = re.compile(rb"^\S.*: (?:writes the same JUnit file as an earlier test|t
                     rb", .*\n", re.MULTILINE)
 TOTAL = re.compile(rb"^\d+ tests? in [\d.]+s on [2-9] GPU.*\n\Z", re.MULTILINE)     # it ends a run on several slots
 AHEAD = re.compile(rb"^run_tests\.py: the script has not come to tests that ran ahead of it: .*\n", re.MULTILINE)
-ALONE = re.compile(rb"^run_tests\.py: .*: behind `trap .* bash runs all by itself\n", re.MULTILINE)
+# (it lands where the script has left a line open, of which the runner does not know)
+ALONE = re.compile(rb"run_tests\.py: .*?: behind `.*` \(.*\) bash runs all by itself\n")
 
 # All the programs that the scripts start: it notes how it was called, does what its arguments say, and is quick.
 STUB = r"""#!/bin/sh
@@ -649,6 +650,10 @@ class ScriptEquivalence(EquivalenceCase):
                 out = b"Detected 2 GPU(s): 0 1\n" + broken + block + plain[cut:]
                 self.assertEqual(without_blocks(out, plain), plain)
                 self.assertNotEqual(without_blocks(out + b"x", plain), plain)
+                alone = b"run_tests.py: test.sh: behind `test_fail a` (test.sh:1) bash runs all by itself\n"
+                ran = Trace(0, head + alone + plain[cut:], collections.Counter(), {}, ())
+                for slots in (1, 2):
+                    self.assertEqual(list(self.faults(ran._replace(out=plain), ran, slots)), [])
 
 
 def diff(wanted: bytes, got: bytes) -> str:
