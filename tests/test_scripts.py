@@ -765,8 +765,12 @@ class FeatureTest(ScriptCase):
     def test_a_signal_comes_to_the_script_behind_the_test(self) -> None:
         """As under bash, which waits for the test before it runs the trap."""
         up = Fifo(self, "up")
-        test = "bash -c 'trap \"echo ended; exit 1\" TERM; echo up >up; $NAP & wait' || test_fail a"
-        process = self.begin(HEAD + lines("trap 'cp logs/a.log seen; exit 3' TERM", test), gpus="0")
+        # A bash that is about to start something, or to wait, may have its trap run in a copy of it, or too late.
+        self.write("waits.py", "import os, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+                               "print('up', file=open('up', 'w'), flush=True)\n"
+                               "signal.sigwait([signal.SIGTERM])\nprint('ended', flush=True)\nos._exit(1)\n")
+        process = self.begin(HEAD + lines("trap 'cp logs/a.log seen; exit 3' TERM", "$PY waits.py || test_fail a"),
+                             gpus="0")
         up.lines()
         process.send_signal(signal.SIGTERM)
         ran = self.end(process)
