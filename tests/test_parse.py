@@ -314,7 +314,8 @@ class Splitting(ParseCase):
     def test_unclosed_quotes_are_told_where_their_command_begins(self) -> None:
         for opener in ("'", '"', "`", "$(", "${", "$'", '$"', "<(", "$((", '"$(', '"${a:-', "b \\\n c '", "x; } | '"):
             self.assert_mistake(f"true\n\necho {opener}a\ntrue\n", 3, "")
-        self.assert_mistake("true\n" + "echo '\n" + "true\n" * 3000, 2, "looking for matching `''")
+        with mock.patch.object(run_tests, "COMMAND_LINES", 100):
+            self.assert_mistake("true\n" + "echo '\n" + "true\n" * 300, 2, "looking for matching `''")
 
     def test_mistakes_below_bad_syntax_are_told_too(self) -> None:
         found = self.mistakes("fi\ntrue #: gpus=x\ntrue &\ndone\n")
@@ -350,7 +351,7 @@ class Splitting(ParseCase):
         tests = self.parse(text)
         self.assertEqual([test.line for test in tests[-3:]], [2001, 2023, 2024])
         self.assertEqual("".join(map(self.output, tests[-3:-1])), "139980\n40000\n")
-        self.assertEqual(len(states_of(read("A=(\n" + "  x\n" * 500 + ")\n"))), 1)
+        self.assertEqual(len(states_of(read("A=(\n" + "  x\n" * 150 + ")\n"))), 1)
         self.assertEqual(len(read(" && ".join(["a"] * 3000)).tests), 1)
 
     def test_nesting_without_end_is_a_mistake(self) -> None:

@@ -443,7 +443,7 @@ class FeatureTest(ScriptCase):
                    "        print(json.dumps(event.words[2:7]), file=open('asked', 'a'))",
                    "    take(run, event)",
                    "run_tests.ScriptRun.handle = told")
-        loop = 'for ((i = 0; i < 300; i++)); do x=$((x + i)); [ "$x" != no ] && y="$x"; f; done'
+        loop = 'for ((i = 0; i < 60; i++)); do x=$((x + i)); [ "$x" != no ] && y="$x"; f; done'
         ran = self.conduct(HEAD + lines("f() { echo $y >/dev/null; }", loop, "python3 a || test_fail a", loop,
                                         "pip3 install x", loop, "python3 b --exit=2 || test_fail b", loop) + TAIL)
         self.assertEqual(ran.code, 1)
@@ -451,7 +451,7 @@ class FeatureTest(ScriptCase):
         kinds = collections.Counter((role, *place) for role, what, *place in asked if what == "kind")
         self.assertEqual(set(kinds.values()), {1})
         line = str(HEAD.count("\n") + 2)
-        for command in ("((i < 300))", "((i++))", "x=$((x + i))", '[ "$x" != no ]', 'y="$x"', "f"):
+        for command in ("((i < 60))", "((i++))", "x=$((x + i))", '[ "$x" != no ]', 'y="$x"', "f"):
             self.assertIn(("scout", "test.sh", line, command), kinds)
         self.assertLess(len(asked), 120)
 
