@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the runner costs beyond the tests: a Markdown table, ratios first.
 
-    python3 qa/bench/overhead.py [--repeats 5] [--size 1G] [--lines 10000] [--json FILE]
+    python3 qa/bench/overhead.py [--repeats 5] [--size 1G] [--json FILE]
 
 Every row sets the runner (A) against something that does the same without it (B), and runs them in turns, A B A B,
 so that whatever else the machine does meets both. A ratio is the median of the repeats' own ratios, with the
@@ -27,8 +27,8 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 RUNNER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "run_tests.py")
 BASH = shutil.which("bash") or "bash"    # whole path: none of them is to search PATH a thousand times
 SLOTS = 8
-LINES = 10_000                           # memory per line shows above that of the interpreter
-SHORTER = 10                             # times, where time counts: some seconds, long against start-up
+SHORT_LINES = 1_000                      # some seconds: long against start-up, short enough to repeat
+LONG_LINES = 10_000                      # memory per line shows above that of the interpreter
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024   # unit of ru_maxrss
 MB = 1_000_000
 STAMP = 'echo "$EPOCHREALTIME"'          # bash 5: seconds since the epoch, in microseconds
@@ -123,24 +123,23 @@ def is_installed(command: Sequence[str]) -> bool:
     return said.stdout.startswith(b"GNU parallel")
 
 
-def throughput_row(repeats: int, lines: int, package: str, command: Sequence[str]) -> Row:
+def throughput_row(repeats: int, package: str, command: Sequence[str]) -> Row:
     """(a) Many empty tests: what starting, watching and recording one costs. Most of it is bash's own start."""
-    count = lines // SHORTER
-    what, name = f"{count:,} lines `true`, {SLOTS} slots: wall", " ".join(command)
+    what, name = f"{SHORT_LINES:,} lines `true`, {SLOTS} slots: wall", " ".join(command)
     if not is_installed(command):
         return Row(what, f"`{name}`", "s", [], [], f"not installed (package `{package}`)")
-    with scratch(["true"] * count) as folder:
-        path = os.path.join(folder, "tests.txt")
+    with scratch(["true"] * SHORT_LINES) as folder:
+        lines = os.path.join(folder, "tests.txt")
         with open(os.path.join(folder, "CTestTestfile.cmake"), "w", encoding="utf-8") as file:
-            file.writelines(f'add_test(t{number} "{BASH}" "-c" "true")\n' for number in range(count))
+            file.writelines(f'add_test(t{number} "{BASH}" "-c" "true")\n' for number in range(SHORT_LINES))
         return Row(what, f"`{name}`", "s", *pairs(
-            repeats, lambda: run_list(folder, SLOTS).seconds, lambda: run(command, folder, stdin=path).seconds))
+            repeats, lambda: run_list(folder, SLOTS).seconds, lambda: run(command, folder, stdin=lines).seconds))
 
 
-def memory_row(repeats: int, lines: int) -> Row:
+def memory_row(repeats: int) -> Row:
     """(b) What a line costs in memory."""
-    with scratch(["true"] * lines) as long, scratch(["true"]) as short:
-        return Row(f"{lines:,} lines `true`, {SLOTS} slots: peak memory", "a list of one line", "MB", *pairs(
+    with scratch(["true"] * LONG_LINES) as long, scratch(["true"]) as short:
+        return Row(f"{LONG_LINES:,} lines `true`, {SLOTS} slots: peak memory", "a list of one line", "MB", *pairs(
             repeats, lambda: run_list(long, SLOTS).peak / MB, lambda: run_list(short, SLOTS).peak / MB))
 
 
@@ -220,11 +219,11 @@ def parse_size(text: str) -> int:
     return int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text)
 
 
-def measure(repeats: int, size: int, lines: int) -> Iterator[Row]:
+def measure(repeats: int, size: int) -> Iterator[Row]:
     """All rows, each as soon as it is measured."""
     for package, command in find_peers():
-        yield throughput_row(repeats, lines, package, command)
-    yield memory_row(repeats, lines)
+        yield throughput_row(repeats, package, command)
+    yield memory_row(repeats)
     yield start_row(repeats)
     yield from replay_rows(repeats, size)
 
@@ -242,16 +241,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="What run_tests.py costs beyond the tests: a Markdown table.")
     parser.add_argument("--repeats", type=int, default=5, help="counted runs of each (5)")
     parser.add_argument("--size", type=parse_size, default="1G", help="of the log that is replayed (1G)")
-    parser.add_argument("--lines", type=int, default=LINES, help=f"of the longest list ({LINES:,})")
     parser.add_argument("--json", metavar="FILE", help="all samples go there")
     options = parser.parse_args()
-    if options.repeats < 1 or options.size < 1 or options.lines < SHORTER:
-        parser.error(f"--repeats and --size are at least 1, --lines at least {SHORTER}")
+    if options.repeats < 1 or options.size < 1:
+        parser.error("--repeats and --size are at least 1")
     measured_on, rows = machine(), []
     print("| ratio | measurement | run_tests.py | against | that | runs | measured on |", flush=True)
     print("|---" * 7 + "|", flush=True)
     try:
-        for row in measure(options.repeats, options.size, options.lines):
+        for row in measure(options.repeats, options.size):
             rows.append(row)
             print(table_line(row, measured_on), flush=True)
     except Broken as problem:
