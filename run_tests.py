@@ -4422,8 +4422,8 @@ def start_thread(work: Callable[..., None], *arguments: Any) -> threading.Thread
 class Host:
     """This machine, where attempts run. For each of them a thread of a pool waits.
 
-    The pool is our own: to import that of concurrent.futures takes a tenth of a start's CPU and 1 MB, and in Python
-    3.12 and later it starts more and more threads (CPython's gh-102024).
+    The pool is our own: to import that of concurrent.futures takes 8 ms of each start and 1 MB, and in Python 3.12
+    and later it starts more and more threads (CPython's gh-102024).
 
     A run knows of machines only what this class shows: a subclass may run tests elsewhere (qa/cluster.py).
     """
