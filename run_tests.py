@@ -7154,8 +7154,15 @@ class ScriptFile:
 # ASK: how a shell asks, and what stands in a test's place.
 ASK = r"""
 _rt_send() {     # sends words to the runner, and waits for no answer
-  builtin set -- "${@//$'\n'/$'\1'}"     # a line is written at once; other processes may write between two lines
-  builtin printf '\0%s' "${_rt_number-}" "$_rt_reply" "$_rt_role" "$@" $'\n' >&191
+  builtin set -- "${_rt_number-}" "$_rt_reply" "$_rt_role" "${@//$'\n'/$'\1'}" $'\n'
+  local _rt_text="$*"
+  # 4096 bytes, as a pipe takes them at once; other processes write between two lines. What is longer goes to a file.
+  ((${#_rt_text} < 1000)) || {
+    _rt_text=$_rt_folder/$BASHPID.$((++_rt_asked))
+    builtin printf '\0%s' "$@" >|"$_rt_text"
+    builtin set -- "$_rt_text" $'\n'
+  }
+  builtin printf '\0%s' "$@" >&191
 }
 _rt_ask() {      # sends a question, and runs the answer
   local _rt_answer=() _rt_number=$((++_rt_asked))
@@ -7306,8 +7313,11 @@ _rt_kind() {     # finds the runner's code for a command: `function` if it calls
   _rt_code=${_rt_codes[$1:$_rt_place]-}
   [[ ! $_rt_code ]] || builtin return
   _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "$PWD" "$1" "${_rt_functions[@]}"
-  [[ $BASHPID == "$_rt_shell" || ! $_rt_code ]] || \
-    builtin printf '_rt_tell %q %q %q\n' "$_rt_hides" "$_rt_code" "$1:$_rt_place" >>"$_rt_folder/$_rt_line.told"
+  [[ $BASHPID != "$_rt_shell" && $_rt_code ]] || builtin return
+  local _rt_told
+  builtin printf -v _rt_told '_rt_tell %q %q %q' "$_rt_hides" "$_rt_code" "$1:$_rt_place"
+  # At once, as _rt_send does.
+  ((${#_rt_told} >= 1000)) || builtin printf '%s\n' "$_rt_told" >>"$_rt_folder/$_rt_line.told"
 }
 _rt_tell() { _rt_hides=${_rt_hides:-$1} _rt_codes[$3]=$2; }
 _rt_do() {       # runs the runner's code for a command
@@ -7786,6 +7796,8 @@ class ScriptShell:
             printed, _, question = each.partition(b"\0")
             # What a trap has printed while the question was written.
             os.write(self.stream, printed)
+            if b"\0" not in question:  # the path of a long one
+                question = content_of(to_text(question))[1:].rpartition(b"\0\n")[0]
             words = to_text(question).replace("\1", "\n").split("\0")
             self.post(Asked(words))
 

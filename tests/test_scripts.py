@@ -393,6 +393,12 @@ class FeatureTest(ScriptCase):
                            gpus="0")
         self.assertEqual((ran.code, ran.text, ran.read("asked")), (0, "4\n", "\n"))
 
+    def test_long_commands_of_jobs(self) -> None:
+        """What two of them ask at the same time does not mix: a pipe takes 4096 bytes at once."""
+        jobs = "(cat <<A; true) & (cat <<B; true) & wait\n{0}A\n{0}B\n".format("it's a line\n" * 1000)
+        ran = self.conduct("exec >out\n" + jobs * 8, gpus="0")
+        self.assertEqual((ran.code, ran.read("out").count("a line\n")), (0, 16_000))
+
     def test_masks(self) -> None:
         """A test that names four GPUs has these four, and them alone; others have one."""
         ran = self.conduct(suite(
