@@ -6260,7 +6260,10 @@ def parse_command_line(argv: Sequence[str], environ: Environ) -> Options:
     before_dashes = list(takewhile(lambda word: word != "--", argv))
     if not any(map(is_script, before_dashes)):
         before_dashes = list(argv)  # a list takes no arguments
-    values = vars(parser.parse_intermixed_args([*first, *before_dashes]))
+    parse = parser.parse_intermixed_args
+    if "--" in before_dashes:  # which that drops
+        parse = parser.parse_args
+    values = vars(parse([*first, *before_dashes]))
     if values.get("shard") == "auto":
         values["shard"] = find_shard(environ)
     values["log_dir"] = values.get("log_dir") or environ.get("XML_LOG_DIR") or "logs"

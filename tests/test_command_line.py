@@ -144,6 +144,7 @@ OPTIONS: Sequence[Tuple[str, str, Mapping[str, Any]]] = (     # $RUN_TESTS_OPTS,
     ("--gpus 2 --log-dir 'my logs'", "", {"gpus": "2", "log_dir": "my logs"}),
     ("--gpus 2 --timeout 0.1s", "--gpus 3 --timeout 0", {"gpus": "3", "timeout": 0.0}),
     ("", "a.txt --gpus 2 b.txt --jobs 3", {"gpus": "2", "jobs": 3, "lists": ["a.txt", "b.txt", "tests.txt"]}),
+    ("--gpus 2", "-- -a.txt", {"gpus": "2", "lists": ["-a.txt", "tests.txt"]}),
     ("--history a", "--history b b.txt", {"history": ["a", "b"], "lists": ["b.txt", "tests.txt"]}),
 )
 BAD_OPTIONS: Mapping[Tuple[str, ...], str] = {
