@@ -652,7 +652,7 @@ NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
 # `|| exit 256`: that is 0 to bash.
 PASSES_FAILURE_ON = r"\|\|(?!(?:exit|return)\s+(?:0|256\b))|;(?:exit|return)(?!\s+(?:0|256\b))"
 # A command that repeats the status of the one before it.
-REPEATS_STATUS = r"(?:exit|return)(?: \"?\$\?\"?)?$"
+REPEATS_STATUS = r"(?:exit|return)(?: \"?\$\{?\?\}?\"?)?$"
 # An operator and a command that always fails, so that no failure before it is hidden.
 NEVER_PASSES = r";(?:(?:exit|return) (?!256\b)[1-9]\d*|false)(?!\S)"
 # A command whose status may depend on all commands before it, as `[ $RET = 0 ]`, `exit $RET`, `case $? in …`.
@@ -1108,7 +1108,8 @@ def reported_failures(
             joint = f"{first.before}{first.text}"
             switches = switched_by(first, switches)
             of_pipeline = reported_by_pipeline(pipeline, switches, functions)
-            if first is not nodes[0] and not in_status and re.match(REPEATS_STATUS, first.text):
+            repeats = re.match(REPEATS_STATUS, head_of(first))
+            if repeats and first is not nodes[0] and not in_status:
                 of_pipeline = set()
             if re.match(WAIVED, joint):
                 ending.update(reached(statement, functions))
@@ -1161,7 +1162,9 @@ def reported_by_command(node: Node, switches: str, functions: Functions) -> Set[
     if node.kind in LOOPS:
         loop = node
     reported = set()
-    for body in bodies:
+    for index, body in enumerate(bodies):
+        if node.conditions[index:]:
+            body = [Node(";"), *body]  # its condition, which has passed
         reported |= reported_failures(body, switches, functions, loop)
     if loop or reported:
         for condition in node.conditions:

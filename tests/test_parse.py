@@ -80,7 +80,7 @@ ALWAYS_PASS = [
     "for i in 1 2; do a $i | tee log; done", "a & b || RET=1; kill $!", "a || RET=1; ! false",
     "a || exit 256", "a; return 256", "a | tee b; exit 256", "a && exit 1 || echo b",
     "a || { echo no; exit $?; }", 'if ! a; then echo no; exit "$?"; fi', "f() { echo no; return; }; a || f",
-    "a || RET=1; exit $?",
+    "a || RET=1; exit $?", "if ! a; then exit $?; fi", "if a; then exit; fi", 'a || { echo no; exit  "${?}" >&2; }',
 ]
 MAY_FAIL = [
     "a && echo b || exit 1", "a && cat log | tee b", "a && { rm b; echo c; }", "a; ((n == 0))",
@@ -98,7 +98,7 @@ MAY_FAIL = [
     "for i in 1 2; do a && exit 0; sleep 5; done; false", "for i in 1 2; do a || sleep 5 && b; done",
     "until a; do sleep 1; done", "until a; do :; done", "a & sleep 2; kill $!",
     "a || { echo no; b; exit $?; }", "a || { exit $?; }", "f() { return; }; a || f", "echo b; a; exit",
-    "a || { RET=$?; echo no; exit $RET; }",
+    "a || { RET=$?; echo no; exit $RET; }", "if a; then :; else exit; fi", "if b; then a; exit; fi",
     "a && echo b || exit $?", "a && echo b; exit $?",
     "a; A=$?; b; exit $((A | $?))", "f() { a; A=$?; b; return $(( ! A )); }; f", "A=0; a || A=1; ! ((A))",
     "a; case $? in 0|5) true;; *) exit 1;; esac",
