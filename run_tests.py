@@ -7867,6 +7867,12 @@ class Program(NamedTuple):
     umask: int
     key: str  # equal for the same words, environment, folder and umask
 
+    def given(self, node: Node) -> Iterator[str]:
+        """The assignments in front of the command, with their values: of `OUT=$X` this is `OUT=m.json`."""
+        for name in re.findall(r"(?m)^\w+", "\n".join(node.assigned)):
+            value = self.environment.get(to_bytes(name), b"")
+            yield f"{name}={to_text(value)}"
+
 
 def read_program(mark: str, known: Dict[bytes, Any]) -> Program | None:
     """The program that a shell reports; None if the shell must report its environment, too. Raises OSError.
@@ -8448,7 +8454,7 @@ class ScriptRun(Run):
             pid,
             [os.path.normpath(os.path.join(program.directory, name)) for name in names],
             program,
-            paths_of(program.directory, *program.words[1:], *map(unquoted, site.node.assigned)),
+            paths_of(program.directory, *program.words[1:], *program.given(site.node)),
             self.input_of(pid),
             self.question,
         )

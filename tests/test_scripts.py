@@ -1103,9 +1103,9 @@ class AheadTest(ScriptCase):
         self.overlap(3, "x=$(pytest --echo=c)", "pytest b --beside=$x", "pytest $x --beside=b")
 
     def test_what_holds_nothing_up(self) -> None:
-        self.overlap(2, "V=false", "if [[ $(pip3 x) ]]; then V=$V; fi", "CXX=g++ pytest a --beside=b",
-                     "if $V; then echo x; fi",
-                     'x=$(awk "BEGIN{print 1 + 2}"); export CXX=g++', "pytest b --beside=a")
+        self.overlap(2, "V=false", "if [[ $(pip3 x) ]]; then V=$V; fi", "CXX=g++ LOG=$V.csv pytest a --beside=b",
+                     "if $V; then echo x; fi", "V=true",
+                     'x=$(awk "BEGIN{print 1 + 2}"); export CXX=g++', "LOG=$V.csv pytest b --beside=a")
 
     def test_a_sum_that_the_scout_cannot_know(self) -> None:
         """It waits for that, and goes the same way."""
