@@ -6699,17 +6699,17 @@ def main() -> int:
 
 def exit_code_of(action: Callable[[], int | None]) -> int:
     """The exit code of a command, or of the error that ends it, which it tells."""
-    origin = ""
-    variable = os.environ.get("RUN_TESTS_OPTS")
-    if variable:
-        origin = f"; $RUN_TESTS_OPTS is {variable!r}"
+    variable = os.environ.get("RUN_TESTS_OPTS", "")
     try:
         return action() or EXIT_OK
     except ListError as error:
         tell("\n".join(error.args))
         return EXIT_USAGE
     except (UsageError, MachineError) as error:
-        warn(f"error: {error}{origin}")
+        message = f"error: {error}"
+        if any(option in message for option in re.findall(r"-[\w-]+", variable)):
+            message += f"; $RUN_TESTS_OPTS is {variable!r}"
+        warn(message)
         return error.code
     except OSError as error:
         warn(
