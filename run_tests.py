@@ -3224,9 +3224,8 @@ class Pool:
         # By device index, the shares that are free; SHARES less for a device in quarantine.
         self.room = [SHARES] * len(self.devices)
         self.slots: Set[int] = set()  # numbers of the leases that are out
-        self.leases: Dict[
-            Lease, Lease
-        ] = {}  # each that was out: equal ones are one, as every Result keeps its own
+        # Each that was out: of equal ones all Results keep the same.
+        self.leases: Dict[Lease, Lease] = {}
         self.quarantined: Set[int] = set()  # indices of the devices in quarantine
 
     @property
@@ -4476,10 +4475,9 @@ class Host:
         try:
             if not self.idle.acquire(blocking=False):
                 start_thread(self.serve)
+            self.attempts.put(attempt)
         except MachineError as error:
             self.post(Broken(attempt.test, f"cannot run {attempt.test.label}: {error}"))
-        else:
-            self.attempts.put(attempt)
 
     def serve(self) -> None:
         """Run attempts, one after the other, and post how each has ended. A pool thread does nothing else."""

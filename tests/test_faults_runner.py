@@ -56,7 +56,7 @@ class OutputTest(FaultCase):
         """No thread that waits keeps the runner from its end."""
         self.drive("import os", "def perform(run):\n"
                    "    run.host.run_attempt = run_tests.time.sleep\n    run.host.attempts.put(86400)\n"
-                   "    run_tests.threading.Thread(target=run.host.serve, daemon=True).start()\n"
+                   "    run_tests.start_thread(run.host.serve)\n"
                    "    os.kill(os.getpid(), 15)", "run_tests.Run.perform = perform")
         self.write("tests.txt", "true\n")
         process = self.start("tests.txt")
