@@ -1166,6 +1166,8 @@ def reported_by_command(node: Node, switches: str, functions: Functions) -> Set[
         if node.conditions[index:]:
             body = [Node(";"), *body]  # its condition, which has passed
         reported |= reported_failures(body, switches, functions, loop)
+    if loop and any(map(is_infallible, chain(*node.conditions))):
+        reported.add(loop)  # `while true` ends when something in it has passed
     if loop or reported:
         for condition in node.conditions:
             reported |= reported_failures(condition, f"{switches} +e", functions)
