@@ -719,6 +719,11 @@ NOT_EXPANDED = r"""(?s)\\.|'[^']*'|("(?:[^"\\]|\\.)*")"""
 CHANGING = r"(?:S?RANDOM|SECONDS|EPOCH\w+|BASH\w*|PPID|LINENO)\b"
 # A part of a file's name that changes each time, or that only the test's own shell can expand.
 PASSING_NAME = rf"\$\$|\$\{{?(?:{CHANGING}|RUN_TESTS_|\w+_VISIBLE_DEVICES)|[(`].*\b(?:date|mktemp|uuidgen)\b"
+# A test that measures coverage: at its end it takes all that `.coverage` and `.coverage.*` in its folder have.
+COVERS = (
+    r"(?!.*\bCOVERAGE_FILE=)(?:.*[ /])?"
+    r"(?:py\.?test .*--cov(?:-append)?(?:[= ]|$)|coverage run (?:(?!--?p)-\S+ )*-m )"
+)
 # What prepares for other tests, rather than being one.
 PREPARES = (
     r"(pip3?|(?:conda|mamba)(?! run)|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip|mkdir"
@@ -6806,7 +6811,7 @@ DATA_FILE = (
 # pytest empties first.
 OUTPUT = (
     r"(?s)(?:-o|--out[^=]*)=.*\.\w+$|--junit-?xml=(?!/dev/)"
-    r"|(?:--basetemp|--master[-_]port|MASTER_PORT|--rdzv[-_]endpoint)=(?!(?:.*:)?0$)"
+    r"|(?:--basetemp|--master[-_]port|MASTER_PORT|--rdzv[-_]endpoint|COVERAGE_FILE)=(?!(?:.*:)?0$)"
 )
 # A declaration in a function that may hide an exported variable from `declare -px`: `local x`, `declare +x x=1`.
 HIDES = (
@@ -8454,7 +8459,7 @@ class ScriptRun(Run):
             pid,
             [os.path.normpath(os.path.join(program.directory, name)) for name in names],
             program,
-            paths_of(program.directory, *program.words[1:], *program.given(site.node)),
+            paths_of(program.directory, *program.words, *program.given(site.node)),
             self.input_of(pid),
             self.question,
         )
@@ -8993,13 +8998,16 @@ def paths_of(directory: str, *words: str) -> Dict[str, bool]:
     """The paths of files that the words of a test name, and whether no other test is to have them at the same time.
 
     A test has to itself: test files, by pytest's names; files that it writes; data files that do not exist yet.
+    The first word is its program.
     """
     paths: Dict[str, bool] = defaultdict(bool)
     before = ""
+    if re.match(COVERS, " ".join(words)):
+        words += ("--output=.coverage",)
     # `bash -c "./test_a >m.json"` names that file, too.
     texts = " ".join(word for word in words if " " in word)
     words += tuple(re.findall(r"[^\s;&|<>'\"]+", texts))
-    for word in words:
+    for word in words[1:]:
         named = word
         if re.match(r"(?:-o|--[\w-]*) [^-]", f"{before} {word}"):
             named = f"{before}={word}"
@@ -9027,7 +9035,7 @@ def list_script(file: ScriptFile, trace: Trace) -> int:
     for site in file.sites:
         why = file.obstacle or "runs ahead"
         is_native = site.is_native or site.node.name in ("command", "exec")
-        paths = paths_of("", *map(unquoted, site.node.words[1:]))
+        paths = paths_of("", *map(unquoted, [*site.node.words, *site.node.assigned]))
         shared = shared_paths(paths, named)
         named.update(paths)
         if site.line >= file.one_by_one:

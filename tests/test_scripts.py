@@ -1368,10 +1368,24 @@ class ReadingTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "test_a.py").touch()
             pathlib.Path(folder, "old.json").touch()
-            paths = paths_of(folder, "test_a.py::T", "test_no.py", "--out=m", "--out=m.sh", "-o", "n.x", "--log=l.txt",
-                             "old.json", "sub", "--master_port", "2950", "--rdzv-endpoint=h:0", "--basetemp=b")
+            paths = paths_of(folder, "x", "test_a.py::T", "test_no.py", "--out=m", "--out=m.sh", "-o", "n.x",
+                             "--log=l.txt", "old.json", "sub", "--master_port", "2950", "--rdzv-endpoint=h:0",
+                             "--basetemp=b")
             own = [os.path.relpath(path, folder) for path, is_own in paths.items() if is_own]
         self.assertEqual(own, ["test_a.py", "m.sh", "n.x", "l.txt", "2950", "b"])
+
+    def test_coverage_is_a_shared_file(self) -> None:
+        """Else `--cov-fail-under` passes by what another test has covered."""
+        for owns, *lines in [
+            ([".coverage"], "pytest --cov", "/bin/pytest -q --cov=a b", "python3 -m pytest --cov a",
+             "pytest a --cov-append", "coverage run -a -m pytest", "python3 -m coverage run --source=a -m unittest"),
+            ([], "pytest --no-cov", "pytest --cov-report=term --cov-config=a", "./run_a.sh --cov=a", "coverage report",
+             "coverage run -p -m pytest", "coverage run --parallel-mode -m pytest"),
+            (["c"], "pytest --cov=a COVERAGE_FILE=c"),
+        ]:
+            for line in lines:
+                own = [path for path, is_own in paths_of("", *line.split()).items() if is_own]
+                self.assertEqual(own, owns, line)
 
     def test_read_program(self) -> None:
         """As the hook tells of it: its environment, one only, and where that is the same again, without it."""
