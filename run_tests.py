@@ -1976,6 +1976,7 @@ OWN_TEXT = rb'(?m)^(?:\{ _rt_check "\$\?" \d+; \} 2>/dev/null; )?(?:\{ _rt_(?:te
 def find_hints(parsed: ListFile, options: Options) -> None:
     """Note what may be a mistake in the tests of a list."""
     barriers = [*(test.barrier for test in parsed.tests), parsed.waits]
+    covering = set()
     for test, barrier in zip(parsed.tests, barriers[1:]):
         prepares = re.match(PREPARES, test.body)
         if prepares and barrier == test.barrier:
@@ -1993,6 +1994,14 @@ def find_hints(parsed: ListFile, options: Options) -> None:
                 "this looks like a test of several GPUs, and gets one; write `#: gpus=N` behind it, or `#: gpus=1` "
                 "if that is right",
             )
+        if re.match(COVERS, f"pytest {text}") and not test.attributes.lock:
+            if test.barrier in covering:
+                test.hint(
+                    "covers",
+                    "tests that run at the same time spoil each other's .coverage, or pass --cov-fail-under by what "
+                    "another covers; write COVERAGE_FILE=.coverage.NAME before each, or `#: lock=coverage` behind it",
+                )
+            covering.add(test.barrier)
 
 
 class Scratch:

@@ -1285,6 +1285,14 @@ class Hints(ParseCase):
         self.assertEqual(self.hints(fine), [])
 
 
+    def test_tests_that_write_one_coverage_file(self) -> None:
+        for text in ("pytest a --cov=x\npytest b --cov=x\n", "a/test_a.py --cov\nb/test_b.py --cov\n",
+                     "coverage run -m pytest a\nA=1 coverage run -a -m pytest a\n"):
+            (hint,) = self.hints(text)
+            self.assertRegex(hint, rf"\A{NAME}:2: .* spoil each other's \.coverage, .*; write COVERAGE_FILE=")
+            for fine in (text.replace("\n", "\nwait\n"), f"#: lock=coverage\n{text}", f"COVERAGE_FILE=a {text}"):
+                self.assertEqual(self.hints(fine), [])
+
     def test_a_failure_that_is_lost_among_commands(self) -> None:
         for command in ("pytest a; pytest b", "for t in a b; do pytest $t; done", "{ pytest a; pytest b; }",
                         "(cd /; ./prog; grep ok log)"):
