@@ -4730,6 +4730,7 @@ SIGNATURES: Mapping[Blame, Mapping[str, str]] = {
             r"Fatal Python error: Segmentation fault|: +\d+ Segmentation fault|\(SIGSEGV\)|exitcode *: -11\b"
         ),
         "no such test": r"^ERROR: (?:file or directory )?not found: ",
+        "pytest ended early": r"^INTERNALERROR> \w[\w.]*(?:: |$)|^!+ _pytest\.outcomes\.Exit: ",
         "no tests collected": r"\bno tests ran in \d|^collected 0 items\s*$|^=* ?\d+ deselected in \d",
     },
 }

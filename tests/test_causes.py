@@ -59,6 +59,8 @@ class SignatureTest(unittest.TestCase):
              "E   MemoryError"),
             ("E   ModuleNotFoundError: No module named 'flash_attn'", "===== no tests ran in 0.10s ====="),
             ("ERROR: file or directory not found: tests/nope.py", "===== no tests ran in 0.10s ====="),
+            ("INTERNALERROR> ValueError: bad plugin", "===== no tests ran in 0.10s ====="),
+            ("!!!!! _pytest.outcomes.Exit: no GPU here !!!!!", "===== no tests ran in 0.10s ====="),
         ]
         for cause, consequence in cases:
             with self.subTest(cause):
