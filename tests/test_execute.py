@@ -501,7 +501,7 @@ class JUnitFaultTest(RunnerCase):
                 self.assertEqual(run_tests.junit_fault(path, signature), (fault, 0, fault == ""))
 
     def test_failures_are_counted_as_far_as_it_goes(self) -> None:
-        case = "<testcase>{}</testcase>".format
+        case = '<testcase name="x">{}</testcase>'.format
         failed, error, passed = case('<failure message="x"/>'), case("<error/>"), case("")
         xfail, told = case('<skipped type="pytest.xfail"/>'), case("<system-out>failure</system-out>")
         skip = case('<skipped type="pytest.skip" message="no GPU"/>')
@@ -512,12 +512,14 @@ class JUnitFaultTest(RunnerCase):
                             ("", 2, False)),
             "in a namespace": (f'<testsuite xmlns="urn:x">{failed}</testsuite>', ("", 1, False)),
             "with a prefix": (
-                '<j:testsuite xmlns:j="urn:x"><j:testcase><j:error/></j:testcase></j:testsuite>', ("", 1, False)),
+                '<j:testsuite xmlns:j="urn:x"><j:testcase name="x"><j:error/></j:testcase></j:testsuite>',
+                ("", 1, False)),
             "by the suite alone": (f'<testsuites><testsuite failures="1" errors="2">{passed}</testsuite></testsuites>',
                                    ("", 3, False)),
             "by case and suite": (f'<testsuite failures="1" errors="0">{failed}</testsuite>', ("", 1, False)),
             "by no number": ('<testsuite failures="none" errors=""/>', ("", 0, True)),
             "skips alone": (f"<testsuite>{skip}{skip}</testsuite>", ("", 0, True)),
+            "behind pytest.exit": ('<testsuite><testcase time="0.000" /></testsuite>', ("", 0, True)),
             "a skip": (f"<testsuite>{skip}{passed}</testsuite>", ("", 0, False)),
             "an expected failure": (f"<testsuite>{skip}{xfail}</testsuite>", ("", 0, False)),
             "a failure of that type": (
