@@ -5666,6 +5666,9 @@ class Console:
             return  # said in the last lines, or by the marker
         elif result.reason:
             tell(f"{result.test.where}: {result.test.label} {result.told()}")
+        elif result.junit_fault and outcome.is_pass():
+            fault = f"passed without its JUnit file ({result.junit_fault})"
+            tell(f"{result.test.where}: {result.test.label} {fault}")
 
     def replay_early(self, result: Result) -> None:
         """Show the log of a test that has ended, if it is not to be shown at the end of the run."""

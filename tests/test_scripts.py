@@ -652,6 +652,14 @@ class FeatureTest(ScriptCase):
                                      "bash -c 'echo \"<a/>\" >x.xml' --junitxml=x.xml || test_fail x"), gpus=gpus)
             self.assertEqual(ran.err.count("test.sh:2: x passed: ran none of its cases\n"), 1, ran.err)
 
+    def test_a_pass_without_a_junit_file_is_told(self) -> None:
+        for gpus in ("0", FOUR):
+            ran = self.conduct(lines("test_fail() { :; }", f"/bin/true --junitxml=x{gpus}.xml || test_fail x",
+                                     f"/bin/false --junitxml=y{gpus}.xml || test_fail y"), gpus=gpus)
+            told = re.findall(" passed .*", ran.err)
+            self.assertEqual(told[:1], [" passed without its JUnit file (missing)"], ran.err)
+            self.assertNotIn("y passed", ran.err)
+
     def test_fail_fast(self) -> None:
         text = suite(*(f"python3 {name} --exit=3 || test_fail {name} #: gpus=all" for name in "abc"))
         ran = self.conduct(text, "--fail-fast", "--order", "file")
