@@ -523,6 +523,12 @@ class Result(NamedTuple):
         """Why it has not passed: the line of its log that says it, if there is one."""
         return self.cause.line or self.reason or self.cause.text or self.verdict()
 
+    @property
+    def without_junit(self) -> str:
+        """What there is to say of a pass whose JUnit file is no good; empty if there is nothing."""
+        has_none = self.outcome.is_pass() and self.junit_fault != ""
+        return f"passed without its JUnit file ({self.junit_fault})" * has_none
+
     def told(self) -> str:
         """`failed, exit 1: assert 2 == 3`: how it ended, and why."""
         verdict = self.verdict()
@@ -5666,9 +5672,8 @@ class Console:
             return  # said in the last lines, or by the marker
         elif result.reason:
             tell(f"{result.test.where}: {result.test.label} {result.told()}")
-        elif result.junit_fault and outcome.is_pass():
-            fault = f"passed without its JUnit file ({result.junit_fault})"
-            tell(f"{result.test.where}: {result.test.label} {fault}")
+        elif result.without_junit:
+            tell(f"{result.test.where}: {result.test.label} {result.without_junit}")
 
     def replay_early(self, result: Result) -> None:
         """Show the log of a test that has ended, if it is not to be shown at the end of the run."""
@@ -5770,8 +5775,8 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
                 yield f"    {why}"
         if result.leaked:
             yield f"{count_leaks(result.leaked)}: {label} left {first_of(result.leaked)}"
-        if outcome.is_pass() and record.options.accepts(outcome) and result.junit_fault:
-            yield f"passed without its JUnit file ({result.junit_fault}): {label}"
+        if record.options.accepts(outcome) and result.without_junit:
+            yield f"{result.without_junit}: {label}"
         if outcome.is_pass() and result.reason:
             yield f"{result.reason}: {label}"
 
@@ -6245,7 +6250,7 @@ FOREIGN_OPTIONS = """\
 
 
 class Parser(argparse.ArgumentParser):
-    """The argument parser. Its error messages quote arguments, in which a CI service must not find commands."""
+    """The argument parser. What it refuses is a UsageError, behind the usage."""
 
     @property
     def version(self) -> str:
@@ -6269,7 +6274,7 @@ class Parser(argparse.ArgumentParser):
             "one argument", "one argument (OPTION=-x if it begins with a dash)"
         )
         self.print_usage(sys.stderr)
-        raise UsageError(without_ci_commands(message))
+        raise UsageError(message)
 
 
 def parse_command_line(argv: Sequence[str], environ: Environ) -> Options:
@@ -6479,15 +6484,15 @@ class Run:
             if isinstance(event, (Exited, Broken)):
                 still_running.discard(event.test)
         for test in self.tests:
-            ends = list(schedule.results[test])
+            ends = schedule.results[test]
             is_running = test in schedule.running
             if is_running or test in schedule.waiting or not ends:
                 outcome = Outcome.INTERRUPTED if is_running else Outcome.NOT_RUN
-                ends.append(Result(test, outcome, attempt=len(ends) + 1, reason=why))
-                schedule.results[test] = tuple(ends)
+                end = Result(test, outcome, attempt=len(ends) + 1, reason=why)
+                schedule.results[test] += (end,)
                 for note in (self.record.attempt_end, self.record.test_end):
                     with suppress(Exception):  # it may be what has failed
-                        note(ends[-1])
+                        note(end)
 
     def report(self) -> int:
         """Close the journal, print what there is to print; returns the exit code."""
@@ -7143,7 +7148,9 @@ class ScriptFile:
             splits=splits_output(node),
             waits_for_shell=bool(reads or has_own or not only_looks(text)),
             # The script may define a function of this name, of which no trap tells: ours could not be told from it.
-            is_native=bool(has_descriptor) or node.name in self.defines or reads_test,
+            is_native=bool(has_descriptor)
+            or node.name in ("command", "exec", *self.defines)
+            or reads_test,
             names=files_of(node),
         )
 
@@ -9048,13 +9055,12 @@ def list_script(file: ScriptFile, trace: Trace) -> int:
     named: Dict[str, bool] = {}
     for site in file.sites:
         why = file.obstacle or "runs ahead"
-        is_native = site.is_native or site.node.name in ("command", "exec")
         paths = paths_of("", *map(unquoted, [*site.node.words, *site.node.assigned]))
         shared = shared_paths(paths, named)
         named.update(paths)
         if site.line >= file.one_by_one:
             why = "`#: one-by-one`"
-        elif site.waits_for_shell or is_native:
+        elif site.waits_for_shell or site.is_native:
             why = "starts when the script comes to it"
         elif shared:
             why = f"waits for a test that has {min(shared)}, too"

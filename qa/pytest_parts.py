@@ -632,7 +632,7 @@ class PartsRun(run_tests.Run):
             progress = f"{count - len(whole.left)} of {count} parts"
             self.console.ended(self.with_lost(result, whole), progress)
         if not whole.left:
-            whole.ends = tuple(self.put_together(whole))
+            whole.ends = self.put_together(whole)
             # It has ended, also for a run that gives up.
             self.schedule.results[whole.test] = whole.ends
             self.journal(whole, result, is_news)
@@ -660,7 +660,7 @@ class PartsRun(run_tests.Run):
                 continue
             if not whole.ends:  # the runner could not go on
                 try:
-                    whole.ends = tuple(self.put_together(whole))
+                    whole.ends = self.put_together(whole)
                 except OSError as error:
                     why = f"cannot be put together ({error.strerror})"
                     whole.ends = (Result(test, Outcome.NOT_RUN, reason=why),)
@@ -670,7 +670,7 @@ class PartsRun(run_tests.Run):
 
     # Afterwards.
 
-    def put_together(self, whole: Whole) -> List[Result]:
+    def put_together(self, whole: Whole) -> Tuple[Result, ...]:
         """The attempts of a test whose parts have ended: log, JUnit file and result of each. Raises OSError."""
         claim = whole.claim()
         turns: List[List[Turn]] = []
@@ -691,7 +691,7 @@ class PartsRun(run_tests.Run):
                 if ends[-1].outcome is Outcome.PASSED:
                     ends[-1] = self.with_trouble(ends[-1], whole, part)
         self.learn(whole, turns)
-        return ends
+        return tuple(ends)
 
     def with_trouble(self, end: Result, whole: Whole, part: Test) -> Result:
         """The result of a test that ran whole, after what a part of it had come to before it was dismissed."""
