@@ -667,7 +667,8 @@ LOOKS_BACK = (
 )
 # Commands in front of another one.
 PREFIXES = (
-    r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -[ks] ?\S+| -\S+)* [\w.]+|nice(?: -n ?\S+)?"
+    r"(?:(?:command|exec|nohup|(?:nice|numactl|setsid|srun|stdbuf|taskset|xvfb-run)(?: [-\d]\S*)*"
+    r"|env(?: -\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -[ks] ?\S+| -\S+)* [\w.]+"
     r"|(?:uv|coverage|poetry) run(?: -\S+)*) )*"
 )
 # Not the name of a program that stands among tests but prepares them or evaluates their results.
@@ -693,7 +694,7 @@ RUNS_TESTS = (
 )
 # One call of pytest on this machine, with no command behind it that could move its JUnit file.
 PYTEST = (
-    rf"(?!.*(?:&&|;|--directory|\|\|(?! *(?:exit|return|false)\b))){PREFIXES}"
+    rf"(?!.*(?:&&|;|\bsrun |--directory|\|\|(?! *(?:exit|return|false)\b))){PREFIXES}"
     r"(?:\S*/)?(?:(?:python[\d.]*|\$\S+) (?:-\S+ )*-m )?(?:pytest|py\.test)\s"
 )
 SEVERAL_GPUS = (
@@ -1944,7 +1945,7 @@ _rt_test() {     # its line, its words as bash has them, the positional paramete
   {
     eval "$_rt_words"
     # What bash itself knows is no folder for pytest.
-    [[ $_rt_first == */* ]] || ! builtin type -t -- "$_rt_first" >/dev/null || _rt_first=
+    [[ $_rt_first == */* || ! -d $_rt_first ]] || ! builtin type -t -- "$_rt_first" >/dev/null || _rt_first=
     builtin printf '%s\0' test "$_rt_line" "$PWD" "$_rt_label" "$_rt_prefix" "$_rt_junit" "$_rt_first" "$_rt_mask" \
       "$_rt_after"
     if [[ $_rt_changed ]]; then    # since the last test
@@ -2000,7 +2001,7 @@ def find_hints(parsed: ListFile, options: Options) -> None:
                 "this looks like a test of several GPUs, and gets one; write `#: gpus=N` behind it, or `#: gpus=1` "
                 "if that is right",
             )
-        if re.match(COVERS, f"pytest {text}") and not test.attributes.lock:
+        if re.match(COVERS, "pytest " * test.is_target + text) and not test.attributes.lock:
             if test.barrier in covering:
                 test.hint(
                     "covers",
@@ -6448,6 +6449,11 @@ class Run:
             self.record.put_away(self.schedule.results[attempt.test][-1])
         self.host.start(attempt)
         self.console.launched(attempt)
+        exported = attempt.test.shell.environment or os.environb
+        if b"MASTER_PORT" in exported and len(self.schedule.running) > 1:
+            warn_once(
+                "MASTER_PORT is set, so tests that run at the same time share it; unset it, and each gets its own"
+            )
 
     def kill(self, attempt: Attempt, signum: int, stacks: str) -> None:
         end = partial(attempt.process.signal, signum, stacks)
@@ -6731,7 +6737,7 @@ def exit_code_of(action: Callable[[], int | None]) -> int:
         return EXIT_USAGE
     except (UsageError, MachineError) as error:
         message = f"error: {error}"
-        if any(option in message for option in re.findall(r"-[\w-]+", variable)):
+        if any(option in message for option in re.findall(r"(?<!\S)-[\w-]+", variable)):
             message += f"; $RUN_TESTS_OPTS is {variable!r}"
         warn(message)
         return error.code
@@ -9023,8 +9029,6 @@ def paths_of(directory: str, *words: str) -> Dict[str, bool]:
     """
     paths: Dict[str, bool] = defaultdict(bool)
     before = ""
-    if re.match(COVERS, " ".join(words)):
-        words += ("--output=.coverage",)
     # `bash -c "./test_a >m.json"` names that file, too.
     texts = " ".join(word for word in words if " " in word)
     words += tuple(re.findall(r"[^\s;&|<>'\"]+", texts))
@@ -9042,6 +9046,8 @@ def paths_of(directory: str, *words: str) -> Dict[str, bool]:
             owned = r"(?:^|/)(?:test_[^/]*|[^/]*_test)\.py$"
         is_exclusive = re.match(OUTPUT, named) or re.search(owned, path)
         paths[path] |= bool(is_exclusive)
+    if re.match(COVERS, " ".join(words)):
+        paths[os.path.join(directory, ".coverage")] = True
     return paths
 
 

@@ -827,6 +827,7 @@ class EnvironmentTest(DeviceCase):
             ran = self.run_together(self.NAMES, "1", "1", env=env)
             for label in "ab":
                 self.assertEqual({name: self.seen(ran, label)[name] for name in env}, env)
+            self.assertEqual(ran.err.count("MASTER_PORT is set, so tests"), "MASTER_PORT" in env)
         own = {"OMP_NUM_THREADS": "7", "PYTHONFAULTHANDLER": "x"}
         exports = "".join(f"export {name}={value}\n" for name, value in own.items())
         ran = self.run_list(f"{exports}{self.look(*own)} #: label=a\ntrue\n", "--log-dir", "logs")

@@ -916,7 +916,8 @@ class JunitFiles(ParseCase):
             self.assertEqual(self.parse_one(command).junit, "")
         for command in ("timeout -k 5 10m pytest a", "uv run pytest a", "python3 -m pytest a || exit 1"):
             self.assertTrue(self.parse_one(f"{command} --junitxml=x.xml").is_pytest, command)
-        for command in ("pytest a && mv x.xml y", "pytest a || pytest --lf", "uv run --directory=d pytest a", "a"):
+        for command in ("pytest a && mv x.xml y", "pytest a || pytest --lf", "uv run --directory=d pytest a",
+                        "srun -n 2 pytest a", "a"):
             self.assertFalse(self.parse_one(f"{command} --junitxml=x.xml").is_pytest, command)
         commands = ["python3 -m pytest t.py", "a --junitxml=", "a --junitxml", "a --junit=b.xml", "a '' junitxml=b",
                     "docker run i pytest --junitxml=/out/b.xml",
@@ -1284,7 +1285,6 @@ class Hints(ParseCase):
                 "prepare --num_processes 32\npython -m torch.distributed.launch --nproc_per_node=1 a\n")
         self.assertEqual(self.hints(fine), [])
 
-
     def test_tests_that_write_one_coverage_file(self) -> None:
         for text in ("pytest a --cov=x\npytest b --cov=x\n", "a/test_a.py --cov\nb/test_b.py --cov\n",
                      "coverage run -m pytest a\nA=1 coverage run -a -m pytest a\n"):
@@ -1292,6 +1292,7 @@ class Hints(ParseCase):
             self.assertRegex(hint, rf"\A{NAME}:2: .* spoil each other's \.coverage, .*; write COVERAGE_FILE=")
             for fine in (text.replace("\n", "\nwait\n"), f"#: lock=coverage\n{text}", f"COVERAGE_FILE=a {text}"):
                 self.assertEqual(self.hints(fine), [])
+        self.assertEqual(self.hints("./a --cov=x\n./b --cov=x\n"), [])
 
     def test_a_failure_that_is_lost_among_commands(self) -> None:
         for command in ("pytest a; pytest b", "for t in a b; do pytest $t; done", "{ pytest a; pytest b; }",
