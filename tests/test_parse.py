@@ -107,7 +107,7 @@ MAY_FAIL = [
     "a && b || true; echo c", "{ a; } || true; echo b",
     "if a; then echo yes; else echo no; exit 1; fi", "a || (exit 3)", "while read A; do a $A; done",
     "a | tee b; exit 2", "(a | tee b; exit 2)", "f() { a || RET=1; return 1; }; f", "a || RET=1; false >x",
-    "a || exit 2560", "a | tee b; exit 255",
+    "a || exit 2561", "a | tee b; exit 255",
 ]
 MASKS = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"]
 
