@@ -647,7 +647,9 @@ class PartsRun(run_tests.Run):
         elif is_news:
             end = whole.ends[-1]
             self.record.attempt_end(
-                last._replace(outcome=end.outcome, status=end.status, cause=end.cause)
+                last._replace(
+                    outcome=end.outcome, status=end.status, reason=end.reason, cause=end.cause
+                )
             )
 
     def attempts(self) -> List[Tuple[Result, ...]]:

@@ -329,6 +329,8 @@ class Runs(PartsCase):
             self.assertIn(f"    {how} in test_every.py::", ran.text)
         self.assertEqual({label: ran.outcomes()[label] for label in ("none", "ends", "exit", "split")},
                          {"none": "failed", "ends": "crashed", "exit": "failed", "split": "crashed"})
+        # The process behind the last crash had no case left, which says nothing about the test.
+        self.assertEqual({record["label"]: record.get("reason", "") for record in ran.journal("test_end")}["ends"], "")
 
     def test_a_hang_loses_one_case(self) -> None:
         fifo = Fifo(self, "gate")
