@@ -1040,6 +1040,8 @@ def find_cluster(
         shown = tokens or [node.name] * (not has_gpus)
         node.places = tuple(Device(first + place, token) for place, token in enumerate(shown))
         first += len(node.places)
+        if has_gpus and not tokens:
+            warn(f"{node.name} shows no GPU: only tests with gpus=0 run there")
     tell_twins(nodes)
     tokens = [device.token for node in nodes for device in node.places if has_gpus]
     readers = [

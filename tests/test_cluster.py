@@ -177,6 +177,7 @@ class LostNodeTest(ClusterCase):
             for label in "abcd"), "--jobs", "2")
         self.check(ran, 0, dict.fromkeys(["gpu", *"abcd"], "passed"))
         self.assertIn("quarantined: GPU n2 (node n2 is lost", ran.text)
+        self.assertIn("run_tests.py: n2 shows no GPU: only tests with gpus=0 run there\n", ran.err)
 
     def test_one_that_says_nothing_is_lost(self) -> None:
         """Nobody waits for it until then, though what it is told is more than a pipe holds."""
