@@ -148,8 +148,13 @@ def run(argv: Sequence[str]) -> int:
     )
     parser.add_argument("folder", metavar="DIR", help="where the lock files are")
     own, rest = parser.parse_known_args(argv)
-    if not rest:
-        parser.error("name a folder for the lock files, and after it a list or a script")
+    # As `Rerun:` lines have it. What another option takes would be the folder: `--log-dir logs locks tests.txt`.
+    first = next(word for word in argv if word != "--rerun-failed")
+    if not rest or first != own.folder:
+        parser.error(
+            "name a folder for the lock files, and after it a list or a script; options stand "
+            "behind the folder"
+        )
     options = run_tests.parse_command_line(rest, os.environ)
     options = options._replace(command=(sys.argv[0], *argv))
 

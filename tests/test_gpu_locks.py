@@ -278,6 +278,7 @@ class RunTest(GatedCase):
         for words, code, said in (
                 (["tests.txt/locks", "tests.txt"], 3, r"cannot write tests.txt/locks \(.*\); name another folder"),
                 (["tests.txt"], 2, "gpu_locks.py: error: name a folder for the lock files, and after it a list"),
+                (["--log-dir", "logs", "locks", "tests.txt"], 2, "options stand behind the folder"),
                 (["locks", "--gpu", "2", "tests.txt"], 2, "error: .*--gpu"), ([], 2, "error: .*DIR")):
             with self.subTest(words):
                 ran = self.run_command(*words)
