@@ -668,7 +668,7 @@ LOOKS_BACK = (
 # Commands in front of another one.
 PREFIXES = (
     r"(?:(?:command|exec|nohup|(?:nice|numactl|setsid|srun|stdbuf|taskset|xvfb-run)(?: [-\d]\S*)*"
-    r"|env(?: -\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -[ks] ?\S+| -\S+)* [\w.]+"
+    r"|env(?: -u ?\S+| -(?!u)\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -[ks] ?\S+| -(?![ks])\S+)* [\w.]+"
     r"|(?:uv|coverage|poetry) run(?: -\S+)*) )*"
 )
 # Not the name of a program that stands among tests but prepares them or evaluates their results.
@@ -678,8 +678,8 @@ NO_TEST = (
 )
 # A program that runs tests, or a file whose path says test, behind the interpreter that runs it.
 TEST_FILE = (
-    rf"(?!-)(?:\S*/)?(?:tests?/{NO_TEST}\S|test_\S|test\d+\.|{NO_TEST}"
-    r"(?:(?:run|smoke)_test|\S*_pytest_|(?:\S*[_/-])?(?:py|c)?tests?(?:\.\w+)?(?: |$)|\S*/\S*[a-z]Tests?(?: |$)))"
+    rf"(?!-|\w+=)(?:\S*/)?(?:tests?/{NO_TEST}\S|test_\S|test\d+\.|{NO_TEST}"
+    r"(?:(?:run|smoke)_test|\S*_pytest_|(?:\S*[_/-])?(?:py|c)?tests?(?:\.\w+)?(?: |$)|(?<=/)\S*[a-z]Tests?(?: |$)))"
 )
 MODULE = r"-m (?:pytest|unittest|torch\.distributed\.(?:run|launch)|[\w.]*\btest_\w+)(?: |$)"
 LOOKS_LIKE_TEST = (
@@ -694,7 +694,7 @@ RUNS_TESTS = (
 )
 # One call of pytest on this machine, with no command behind it that could move its JUnit file.
 PYTEST = (
-    rf"(?!.*(?:&&|;|\bsrun |--directory|\|\|(?! *(?:exit|return|false)\b))){PREFIXES}"
+    rf"(?!.*(?:&&|;|\bsrun |--directory|--chdir|\|\|(?! *(?:exit|return|false)\b))){PREFIXES}"
     r"(?:\S*/)?(?:(?:python[\d.]*|\$\S+) (?:-\S+ )*-m )?(?:pytest|py\.test)\s"
 )
 SEVERAL_GPUS = (

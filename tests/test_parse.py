@@ -914,10 +914,11 @@ class JunitFiles(ParseCase):
         for command in ("mkdir d && cd d && a --junitxml=x.xml", "N=1; a --junitxml=$N.xml",
                         "a; read N; a --junitxml=$N.xml", "for i in 1 2; do a --junitxml=$i.xml; done"):
             self.assertEqual(self.parse_one(command).junit, "")
-        for command in ("timeout -k 5 10m pytest a", "uv run pytest a", "python3 -m pytest a || exit 1"):
+        for command in ("timeout -k 5 10m pytest a", "uv run pytest a", "python3 -m pytest a || exit 1",
+                        "env -u A B=1 pytest a"):
             self.assertTrue(self.parse_one(f"{command} --junitxml=x.xml").is_pytest, command)
         for command in ("pytest a && mv x.xml y", "pytest a || pytest --lf", "uv run --directory=d pytest a",
-                        "srun -n 2 pytest a", "a"):
+                        "srun -n 2 pytest a", "env --chdir=d pytest a", "a"):
             self.assertFalse(self.parse_one(f"{command} --junitxml=x.xml").is_pytest, command)
         commands = ["python3 -m pytest t.py", "a --junitxml=", "a --junitxml", "a --junit=b.xml", "a '' junitxml=b",
                     "docker run i pytest --junitxml=/out/b.xml",

@@ -1349,6 +1349,15 @@ class ReadingTest(unittest.TestCase):
         _, file = self.read(f"x={word}", f"pytest a || y={word}", "f() { :; }", looks=True)
         self.assertEqual(file.defines, {"f", ""})
 
+    def test_what_env_and_timeout_are_given_is_no_test(self) -> None:
+        """That a command is none is known at once, also where it has long lists of folders or many options."""
+        looks_like_test = Options(["test.sh"]).looks_like_test
+        for words in ("env LIB=/x/tests/lib ./tool", "timeout -k 5 9 ./tool", f"env LIB={'/x/lib:' * 9000} ./tool",
+                      f"timeout {'-k5 ' * 90} ./tool"):
+            self.assertFalse(looks_like_test(words), words[:40])
+        for words in ("env LIB=/x/lib tests/a.sh", "timeout -k5 -v -s KILL 9 pytest a", "env -u A B=1 bin/someTests"):
+            self.assertTrue(looks_like_test(words), words)
+
     def test_a_group_whose_handler_has_no_label(self) -> None:
         _, file = self.read("{ pytest a; make; } || test_fail")
         self.assertEqual([(site.node.text, site.label) for site in file.sites], [("pytest a", '""')])
