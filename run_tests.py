@@ -669,7 +669,7 @@ LOOKS_BACK = (
 PREFIXES = (
     r"(?:(?:command|exec|nohup|(?:nice|numactl|setsid|srun|stdbuf|taskset|xvfb-run)(?: [-\d]\S*)*"
     r"|env(?: -u ?\S+| -(?!u)\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -[ks] ?\S+| -(?![ks])\S+)* [\w.]+"
-    r"|(?:uv|coverage|poetry) run(?: -\S+)*) )*"
+    r"|(?:uv|(?:\S*python[\d.]* -m )?coverage|poetry) run(?: -\S+)*) )*"
 )
 # Not the name of a program that stands among tests but prepares them or evaluates their results.
 NO_TEST = (
@@ -694,8 +694,8 @@ RUNS_TESTS = (
 )
 # One call of pytest on this machine, with no command behind it that could move its JUnit file.
 PYTEST = (
-    rf"(?!.*(?:&&|;|\bsrun |--directory|--chdir|\|\|(?! *(?:exit|return|false)\b))){PREFIXES}"
-    r"(?:\S*/)?(?:(?:python[\d.]*|\$\S+) (?:-\S+ )*-m )?(?:pytest|py\.test)\s"
+    rf"(?!(?s:.*)(?:&&|;|\bsrun |--directory|--chdir|\|\|(?! *(?:exit|return|false)\b))){PREFIXES}[\"']?(?:\S*/)?"
+    r"(?:(?:python[\d.]*|\$\S+)[\"']? (?:-[XW] ?\S+ |-(?![XW])\S+ )*-m )?(?:pytest|py\.test)[\"']?\s"
 )
 SEVERAL_GPUS = (
     r"(?i)(?:nproc[-_]per[-_]node|\bn(?:um)?[-_]?gpus|gpus[-_]per[-_]node|accelerate\b.* --num_processes)[= ]"
