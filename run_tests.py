@@ -698,9 +698,9 @@ PYTEST = (
     r"(?:(?:python[\d.]*|\$\S+)[\"']? (?:-[XW] ?\S+ |-(?![XW])\S+ )*-m )?(?:pytest|py\.test)[\"']?\s"
 )
 SEVERAL_GPUS = (
-    r"(?i)(?:nproc[-_]per[-_]node|\bn(?:um)?[-_]?gpus|gpus[-_]per[-_]node|accelerate\b.* --num_processes)[= ]"
+    r"(?i)(?:nproc[-_]per[-_]node|\bn(?:um)?[-_]?gpus|gpus[-_]per[-_]node|accelerate\b(?:.|\\\n)* --num_processes)[= ]"
     r"(?:(\d+)|gpu|auto)"
-    r"|\bmpi(?:run|exec)\b.*? -n?p? ?(\d+)|(?<!not[ _])(?:distributed|(?<![a-z])m(?:ulti)?[-_]?gpu)"
+    r"|\bmpi(?:run|exec)\b(?:.|\\\n)*? -n?p? ?(\d+)|(?<!not[ _])(?:distributed|(?<![a-z])m(?:ulti)?[-_]?gpu)"
 )
 MASK = r"((CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK)(\[[^]]*\])?\+?="
 # An assignment to a mask, but for `M=$M`.

@@ -1276,7 +1276,8 @@ class Hints(ParseCase):
                         "torchrun --nproc_per_node=gpu a",
                         "mpirun -np 4 a", "mpiexec -n 2 a", "tests/distributed/test_a.py", "pytest a_multigpu.py",
                         "multi-gpu/a", "tests/test_multi_gpu.py", "pytest -m mgpu a", "NUM_GPUS=2 a",
-                        "accelerate launch --num_processes 2 a"):
+                        "accelerate launch --num_processes 2 a", "mpirun --oversubscribe \\\n  -np 4 a",
+                        "accelerate launch \\\n  --num_processes=2 a"):
             with self.subTest(command=command):
                 (hint,) = self.hints(f"true\n{command}\n{command} again\n")
                 self.assertRegex(hint, rf"\A{NAME}:2: this looks like a test of several GPUs, and gets one; write `#:")
