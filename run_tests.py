@@ -728,7 +728,7 @@ CHANGING = r"(?:S?RANDOM|SECONDS|EPOCH\w+|BASH\w*|PPID|LINENO)\b"
 PASSING_NAME = rf"\$\$|\$\{{?(?:{CHANGING}|RUN_TESTS_|\w+_VISIBLE_DEVICES)|[(`].*\b(?:date|mktemp|uuidgen)\b"
 # A test that measures coverage: at its end it takes all that `.coverage` and `.coverage.*` in its folder have.
 COVERS = (
-    r"(?!.*\bCOVERAGE_FILE=)(?:.*[ /])?"
+    r"(?s)(?!.*\bCOVERAGE_FILE=)(?:.*[ /])?"
     r"(?:py\.?test .*--cov(?:-append)?(?:[= ]|$)|coverage run (?:(?!--?p)-\S+ )*-m )"
 )
 # What prepares for other tests, rather than being one.

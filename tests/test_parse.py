@@ -1290,10 +1290,11 @@ class Hints(ParseCase):
 
     def test_tests_that_write_one_coverage_file(self) -> None:
         for text in ("pytest a --cov=x\npytest b --cov=x\n", "a/test_a.py --cov\nb/test_b.py --cov\n",
-                     "coverage run -m pytest a\nA=1 coverage run -a -m pytest a\n"):
+                     "coverage run -m pytest a\nA=1 coverage run -a -m pytest a\n",
+                     "pytest a --cov=x\npytest b \\\n  --cov=x\n"):
             (hint,) = self.hints(text)
             self.assertRegex(hint, rf"\A{NAME}:2: .* spoil each other's \.coverage, .*; write COVERAGE_FILE=")
-            for fine in (text.replace("\n", "\nwait\n"), f"#: lock=coverage\n{text}", f"COVERAGE_FILE=a {text}"):
+            for fine in (re.sub(r"(?<!\\)\n", "\nwait\n", text), f"#: lock=coverage\n{text}", f"COVERAGE_FILE=a {text}"):
                 self.assertEqual(self.hints(fine), [])
         self.assertEqual(self.hints("./a --cov=x\n./b --cov=x\n"), [])
 
