@@ -1054,9 +1054,7 @@ def ends_in_check(nodes: Nodes) -> bool:
     if not nodes or nodes[-1].kind == "function":
         return False
     last = nodes[-1]
-    if last.name in CHECKS or looks_up(last):
-        return True
-    return any(map(ends_in_check, last.bodies))
+    return last.name in CHECKS or looks_up(last) or any(map(ends_in_check, last.bodies))
 
 
 def functions_in(nodes: Iterable[Node]) -> Dict[str, Nodes]:
@@ -1180,7 +1178,7 @@ def reported_by_command(node: Node, switches: str, functions: Functions) -> Set[
         reported |= reported_failures(body, switches, functions, loop)
     if loop and any(map(is_infallible, chain(*node.conditions))):
         reported.add(loop)  # `while true` ends when something in it has passed
-    if loop or reported:
+    if loop or {each.name for each in reported} - STATE_WORDS:
         for condition in node.conditions:
             reported |= reported_failures(condition, f"{switches} +e", functions)
     if node.name or node.kind == "(":  # a `return` ends no more than this
@@ -1227,8 +1225,7 @@ def check_status(test: TestLine, nodes: Nodes, every: Nodes, functions: Function
 
 def words_of(node: Node) -> List[str]:
     """The words of a simple command with its assignments, without redirections, as BASH_COMMAND has them."""
-    words = (*node.assigned, *node.words)
-    return [word.replace("\\\n", "").replace("$'", "'") for word in words]
+    return [word.replace("\\\n", "").replace("$'", "'") for word in node.assigned + node.words]
 
 
 def spelled(node: Node) -> str:
@@ -2084,14 +2081,8 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     folder = scratch.path()
     os.mkdir(folder)
     source = scratch.write(SNAPSHOT + STATE_READER)
-    arguments = [
-        f'. {shlex.quote(source)}; . "$_rt_home"',
-        parsed.name,
-        copy_path,
-        folder,
-        half,
-    ]
-    status, printed = run_bash(arguments, scratch)
+    code = f'. {shlex.quote(source)}; . "$_rt_home"'
+    status, printed = run_bash([code, parsed.name, copy_path, folder, half], scratch)
     answers_path = f"{folder}/answers"
     if not os.path.exists(answers_path):
         raise MachineError(BASH_IS_IDLE)

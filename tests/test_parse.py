@@ -80,6 +80,7 @@ ALWAYS_PASS = [
     "for i in 1 2; do a $i | tee log; done", "a & b || RET=1; kill $!", "a || RET=1; ! false",
     "a || exit 256", "a; return 256", "a | tee b; exit 256", "a && exit 1 || echo b",
     "a || { echo no; exit $?; }", 'if ! a; then echo no; exit "$?"; fi', "f() { echo no; return; }; a || f",
+    "if a; then cd b; fi", "if a | grep -q b; then source ./env.sh; fi",
     "a || RET=1; exit $?", "if ! a; then exit $?; fi", "if a; then exit; fi", 'a || { echo no; exit  "${?}" >&2; }',
 ]
 MAY_FAIL = [
