@@ -2735,7 +2735,7 @@ def reach(start: Iterable[Test], ties: Ties) -> Set[Test]:
 def deferred_tests(tests: Tests, options: Options) -> Dict[Test, str]:
     """The tests that `--max-gpus` and `--only` defer, each with the option that defers it.
 
-    `--max-gpus` also defers what waits for these. `--only` keeps what its tests wait for, and `LabelFile.news`.
+    `--max-gpus` also defers what waits for these. `--only` keeps what its tests wait for, and `LabelFile.new_tests`.
     """
     deferred = {}
     if options.max_gpus:
