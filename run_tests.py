@@ -1503,7 +1503,7 @@ class ListFile:
     def __init__(self, name: str, text: str, waits: int) -> None:
         self.name = name
         self.text = text
-        self.lines = text.split("\n")
+        self.lines = f"{text}\n".split("\n")
         self.waits = waits  # number of `wait` lines so far, those of the lists before included
         self.tests: List[TestLine] = []
         # What bash is to read for the list: its shell state with a check behind each piece, at the same lines.

@@ -1104,6 +1104,10 @@ class State(ParseCase):
     def test_syntax_may_depend_on_the_state_above(self) -> None:
         self.assert_like_bash("shopt -s extglob\nA=$(echo tests.!(sh))\necho a $A\necho tests.@(txt|x)\n")
 
+    def test_state_may_end_the_list_with_a_backslash(self) -> None:
+        self.assertEqual(len(self.parse("true\nexport A=1 \\")), 1)
+        self.assert_mistake("true\ncd nowhere \\", 2, "this shell state fails with status 1")
+
     def test_a_function_of_a_builtins_name_does_not_spoil_the_snapshot(self) -> None:
         self.write("d/x", "")
         self.assert_like_bash('printf() { echo mine; }\ncd() { builtin cd "$@" && echo "in $1"; }\n'
