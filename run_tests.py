@@ -4032,7 +4032,8 @@ main() {
       pid=${folder#/proc/}
       read -r line <"$folder/stat" || continue
       set -- ${line##*) }
-      [[ $1 != Z && $pid != 1 && $pid != $$ ]] && ((~$7 & 1 << 21)) || continue  # the bit of a kernel's thread
+      # A zombie may have other threads, which the 18th word counts. Kernel threads have bit 21 of the 7th.
+      [[ $1${18} != Z1 && $pid != 1 && $pid != $$ ]] && ((~$7 & 1 << 21)) || continue
       parent[$pid]=$2
       read -r -d '' line <"$folder/limits"
       [[ $line =~ realtime\ timeout\ +([0-9]+) ]] && ((mark && BASH_REMATCH[1] >> 20 == mark >> 20)) && ours[$pid]=1

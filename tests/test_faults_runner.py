@@ -13,7 +13,8 @@ from typing import Any, Mapping, Tuple
 from xml.etree import ElementTree
 
 import run_tests
-from tests.support import ENDING, RUNNER, SOON, WAIT_S, Fifo
+from tests.support import ENDING, RUNNER, SOON, WAIT_S, Fifo, Lifeline
+from tests.test_execute import LEADERLESS
 from tests.test_faults import WHEN_READY, Ended, FaultCase, cgroup, is_allowed
 
 
@@ -329,6 +330,18 @@ class RunnerTest(FaultCase):
         self.wait_for(lambda: sum(command.startswith("sleep") for command in self.left().values()) == 2)
         process.kill()
         self.assert_swept()
+
+    def test_killed_with_a_process_whose_first_thread_has_ended(self) -> None:
+        """The kernel calls it a zombie, and its other threads run on."""
+        up, hold, lifeline = Fifo(self, "up"), Fifo(self, "hold"), Lifeline(self)
+        self.write("threads.py", LEADERLESS)
+        self.write("tests.txt", "python3 threads.py <hold >up #: label=a\n")
+        process = self.start("tests.txt", pass_fds=[lifeline.write_end])
+        lifeline.let_go()
+        up.lines()
+        process.kill()
+        self.wait_for(lifeline.is_cut)
+        del hold
 
     def test_killed_at_the_start(self) -> None:
         """As soon as there is a guard, and as soon as there is a test."""
