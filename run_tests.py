@@ -5432,7 +5432,7 @@ def open_trace(color: str) -> Trace:
 
 
 class Fold(NamedTuple):
-    """How a CI service folds a part of its page away: `{title}` is a line, `{name}` a word."""
+    """How a CI service folds a part of its page away. GitLab's names are of letters, digits and `_.-` alone."""
 
     variable: str  # of the environment, set by the service alone
     begin: str
@@ -5445,16 +5445,16 @@ FOLDS = (
     Fold("GITHUB_ACTIONS", "::group::{title}", "::endgroup::"),
     Fold(
         "GITLAB_CI",
-        "\x1b[0Ksection_start:0:{name}[collapsed=true]\r\x1b[0K{title}",
-        "\x1b[0Ksection_end:0:{name}\r\x1b[0K",
+        "\x1b[0Ksection_start:0:test_{test.index}[collapsed=true]\r\x1b[0K{title}",
+        "\x1b[0Ksection_end:0:test_{test.index}\r\x1b[0K",
     ),
     # In Buildkite's pages a heading ends where the next begins; only the last kind of them stands open.
     Fold("BUILDKITE", "--- {title}", "", "+++ "),
     Fold("TF_BUILD", "##[group]{title}", "##[endgroup]"),
     Fold(
         "TEAMCITY_VERSION",
-        "##teamcity[blockOpened name='{name}']",
-        "##teamcity[blockClosed name='{name}']",
+        "##teamcity[blockOpened name='{test.stem}']",
+        "##teamcity[blockClosed name='{test.stem}']",
     ),
 )
 # A marker in a log that would begin or end a fold; `copy` breaks it by a space. Other CI commands in logs still act.
@@ -5694,12 +5694,12 @@ class Console:
         if not self.shows(result):
             return
         fold = self.fold if self.options.accepts(result.outcome) else NO_FOLD
-        stem = result.test.stem
-        title = f"{stem} [{result.test.label}: {result.verdict()}, {result.seconds:.1f}s]"
+        test = result.test
+        title = f"{test.stem} [{test.label}: {result.verdict()}, {result.seconds:.1f}s]"
         title = without_ci_commands(title)
-        begin = fold.begin.format(title=title, name=stem, opens=self.fold.opens)
+        begin = fold.begin.format(title=title, test=test, opens=self.fold.opens)
         self.trace.command(begin)
-        path = self.record.log_path(result.test)
+        path = self.record.log_path(test)
         try:
             start = 0
             if self.output == "immediate":
@@ -5710,7 +5710,7 @@ class Console:
         if "\x1b" in self.record.tail(result):
             self.trace.write(b"\x1b\\\x1b[0m")  # ends a title or a colour that it has begun
         if fold.end:
-            self.trace.command(fold.end.format(name=stem))
+            self.trace.command(fold.end.format(test=test))
 
     def finish(self, results: Results, lines: Sequence[str]) -> None:
         """All tests have ended: show logs in list order, failed ones last where others are folded; sum up.

@@ -386,7 +386,8 @@ class FoldTest(ConsoleCase):
                 "a::b"]
 
     def test_each_service(self) -> None:
-        tests = [a_test(0, "bad"), a_test(1, "good one", stem="good_one")]
+        tests = [a_test(0, "bad"), a_test(1, "good one", stem="A=1_good")]
+        title = "A=1_good [good one: passed, 1.0s]"
         for fold in run_tests.FOLDS:
             with self.subTest(fold.variable):
                 shutil.rmtree(self.logs, ignore_errors=True)
@@ -396,9 +397,10 @@ class FoldTest(ConsoleCase):
                     self.append(test, b"log\n")
                 console.finish([Result(tests[0], Outcome.FAILED, 1.0, 1), self.passed(tests[1])], [])
                 text = self.told()
-                begin, end = (re.escape(form).replace(r"\{title\}", r"good_one \[good one: passed, 1.0s\]")
-                              .replace(r"\{name\}", "good_one") for form in fold[1:3])
+                begin, end = (re.escape(form.format(title=title, test=tests[1])) for form in fold[1:3])
                 self.assertRegex(text, f"{begin}\nlog\n{end}\n?.*\n{LINE}\n.*>>> bad .*\n{LINE}\nlog\n")
+                if fold.variable == "GITLAB_CI":
+                    self.assertRegex(text, r"section_start:0:([\w.-]+)\[collapsed=true\]\r(.|\n)*section_end:0:\1\r")
 
     def test_a_log_cannot_forge_one(self) -> None:
         for fold in run_tests.FOLDS:
