@@ -5681,7 +5681,7 @@ class Console:
         """Whether its log is to be shown: of a test that passed, an empty one is not."""
         if not result.has_run or self.output == "none":
             return False
-        if self.schedule.interrupts:
+        if self.schedule.interrupts and self.has_markers:
             return self.options.fails(result.outcome)
         shows_all = self.output in ("replay", "ordered") and self.record.tail(result)
         return bool(shows_all) or not self.options.accepts(result.outcome)

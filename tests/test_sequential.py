@@ -6,6 +6,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import unittest
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -311,6 +312,16 @@ class Alone(Sequential):
             gate.release()
         rest, errors = process.communicate(timeout=WAIT_S)
         self.assertEqual((rest, remarks(errors), process.returncode), (b"\nend\nAll tests passed\n", "", 0))
+
+    def test_the_last_words_of_a_test_that_is_interrupted(self) -> None:
+        up = Fifo(self, "up")
+        self.write("test.sh", "trap 'echo last; exit 3' INT; echo first; echo up >up; while :; do sleep 0.1; done\n")
+        self.write("tests.txt", "bash test.sh\necho never\n")
+        process = self.start("tests.txt", gpus="0")
+        up.lines()
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=WAIT_S)
+        self.assertEqual(out, b"first\nlast\nInterrupted by SIGINT: 1 interrupted, 1 not run\n")
 
     def test_a_test_that_takes_its_log_away(self) -> None:
         """What it wrote before may be lost; the run is not."""
