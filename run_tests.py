@@ -3658,7 +3658,9 @@ class Schedule:
                 else:
                     del self.waiting[follower]
                     results.append(in_vain(follower, ended))
-        if self.options.fail_fast and any(self.options.fails(ended.outcome) for ended in results):
+        if self.options.fail_fast and any(
+            self.options.fails(ended.outcome) for ended in results
+        ):
             self.stop()
 
     # How running tests are ended.

@@ -1299,7 +1299,8 @@ class Hints(ParseCase):
                      "pytest a --cov=x\npytest b \\\n  --cov=x\n"):
             (hint,) = self.hints(text)
             self.assertRegex(hint, rf"\A{NAME}:2: .* spoil each other's \.coverage, .*; write COVERAGE_FILE=")
-            for fine in (re.sub(r"(?<!\\)\n", "\nwait\n", text), f"#: lock=coverage\n{text}", f"COVERAGE_FILE=a {text}"):
+            apart = re.sub(r"(?<!\\)\n", "\nwait\n", text)
+            for fine in (apart, f"#: lock=coverage\n{text}", f"COVERAGE_FILE=a {text}"):
                 self.assertEqual(self.hints(fine), [])
         self.assertEqual(self.hints("./a --cov=x\n./b --cov=x\n"), [])
 
