@@ -2557,6 +2557,8 @@ class History:
             self.knows_directory = True
             for known in (self.shards, self.seen, self.last, self.owed):
                 known.clear()
+        if not (record["shard"] or record["left_out"]):
+            self.shards.clear()  # all has run since: the parts may be cut anew
         self.shards[record["shard"] or ""].update(selected)
         self.seen.update(in_list)
         for name, copies in selected.items():

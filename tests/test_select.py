@@ -730,6 +730,11 @@ class Selections(unittest.TestCase):
         history += [start("d", "abc", run="2"), end("d", 900, 2, run="2"), start("a", "bcd", run="3")]
         again = self.select(text + " new:1:900", history, shard="1/2", rerun_failed=True)
         self.assertEqual(labels(again.tests), "a new")
+        # What failed in a run of the whole list, and was in no part before, is in one of them.
+        history += [start("bc", "ad", run="4", shard="2/2"), start("abcdn", run="5"),
+                    *(end(key, run="5") for key in "abcd")]
+        parts = [self.select(text + " n:1:1", history, shard=f"{number}/2", rerun_failed=True) for number in (1, 2)]
+        self.assertEqual("".join(labels(part.tests) for part in parts), "n")
         for name, is_part in (("a", True), ("z", False)):     # of a name that no test has, all parts are empty
             keep = run_tests.parse_expression(name)
             again = self.select(text, history, shard="1/2", rerun_failed=True, keep=keep)
