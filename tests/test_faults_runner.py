@@ -529,6 +529,16 @@ class MachineTest(FaultCase):
         self.assertTrue(all(0 <= record["seconds"] < WAIT_S for record in ran.journal("test_end")))
         self.suffer(text, 1, {"b": "failed", "c": "timeout"}, "--rerun-failed", "--shard", "1/1")
 
+    def test_events_that_come_faster_than_they_are_handled(self) -> None:
+        """As those of many short tests do on a large machine; here they are of a test that was abandoned."""
+        self.drive("get = run_tests.Inbox.get", "def flood(inbox, _):",
+                   "    return get(inbox, 0) or run_tests.Exited(0.0, None, 0)", "run_tests.Inbox.get = flood")
+        for option in ("--timeout", "--deadline"):
+            with self.each(option):
+                self.write("tests.txt", "exec $NAP #: label=a\n")
+                process = self.start(option, "300ms", "tests.txt")
+                self.settle(process, 1, {"a": "timeout" if option == "--timeout" else "interrupted"})
+
     def frozen(self) -> str:
         """Bash that freezes itself: no signal ends it, as with one that waits in a broken driver."""
         self.cell = cgroup(self, "freezer")
