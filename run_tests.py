@@ -3534,7 +3534,8 @@ class Schedule:
         attempt = self.free(test)
         result = judge(event, attempt, self.options, self.spared[test])
         sick = list(event.sick)
-        # A log may show that the only GPU is broken. If it shows that again on a second GPU, the test is to blame.
+        # The log of a test with one GPU may show that this is broken; if it does so again on a second one, the test is
+        # to blame.
         is_in_log = result.cause.blame is Blame.DEVICE and len(result.gpus) == 1
         if is_in_log and test not in self.spared:
             reason = f"{result.cause.text} in {test.label}"
@@ -3660,9 +3661,7 @@ class Schedule:
                 else:
                     del self.waiting[follower]
                     results.append(in_vain(follower, ended))
-        if self.options.fail_fast and any(
-            self.options.fails(ended.outcome) for ended in results
-        ):
+        if self.options.fail_fast and any(self.options.fails(end.outcome) for end in results):
             self.stop()
 
     # How running tests are ended.
@@ -5285,7 +5284,7 @@ class Trace:
     """The runner's standard output. When its reader goes away (`| head`), the run goes on without it.
 
     On a terminal what is printed scrolls above a block of lines that is drawn again and again. While the block may
-    stand, lines are held back until the next drawing: at most 10 a second reach the terminal.
+    stand, lines are held back until the next drawing, of which there are at most 10 a second.
     """
 
     at_line_start = True
@@ -5685,6 +5684,7 @@ class Console:
         """Whether its log is to be shown: of a test that passed, an empty one is not."""
         if not result.has_run or self.output == "none":
             return False
+        # Without markers it has been shown in part, and is shown whole.
         if self.schedule.interrupts and self.has_markers:
             return self.options.fails(result.outcome)
         shows_all = self.output in ("replay", "ordered") and self.record.tail(result)
@@ -6396,7 +6396,7 @@ class Run:
         return self.schedule.done
 
     def next_event(self) -> Event:
-        """What happened, or a Tick where nothing has for a while; shows growing logs meanwhile."""
+        """What happened, or a Tick where nothing has for a while or a deadline is due; shows growing logs meanwhile."""
         pause_s = self.tick()
         now = monotonic()
         if now >= self.chores_at:
@@ -6405,7 +6405,8 @@ class Run:
             self.trace.flush()
         pause_s = min(pause_s, self.schedule.deadline() - now)
         event = None
-        if pause_s > 0:  # else many short tests could put off a deadline for as long as they come
+        # What is due is due, however many events there are: short tests may fill the inbox faster than we empty it.
+        if pause_s > 0:
             event = self.inbox.get(pause_s)
         if isinstance(event, Interrupt) and event.signum == SIGUSR1:
             self.console.tell_running()
