@@ -4948,7 +4948,7 @@ class Record:
     def run_start(self, selection: Selection, machine: Machine) -> None:
         """Journal which tests are selected, for later runs; remove old JUnit files; name the deferred tests."""
         options = self.options
-        left_out = [*selection.deferred, *chain(*selection.left_out.values())]
+        left_out = chain(selection.deferred, *selection.left_out.values())
         self.note(
             "run_start",
             version=VERSION,
