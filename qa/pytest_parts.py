@@ -336,6 +336,9 @@ class Sum:
         self.missing = [
             case for case in self.collected if case not in self.junit and case not in self.lost
         ]
+        self.with_cases = [
+            turn[-1].result for turn in turns if any(each.progress.ended for each in turn)
+        ]
 
     def elements(self) -> List[Any]:
         """All cases in the order in which they were collected."""
@@ -380,6 +383,8 @@ class Sum:
         elif has_to_be_whole and self.missing:
             outcome = Outcome.FAILED
             reason = f"collected, and not reported: {shown(self.missing)}"
+        elif outcome.is_pass() and not reason and self.blind():
+            reason = f"ran none of its cases on {', '.join(self.blind())}"
         return worst._replace(
             test=test,
             outcome=outcome,
@@ -388,6 +393,12 @@ class Sum:
             attempt=number,
             junit_fault="",
         )
+
+    def blind(self) -> List[str]:
+        """Where all cases that parts had were skipped, as on a GPU that cannot be seen."""
+        places = dict.fromkeys(result.lease.place for result in self.with_cases)
+        saw = {result.lease.place for result in self.with_cases if not result.reason}
+        return [place for place in places if place not in saw]
 
     def told_lost(self) -> Iterator[str]:
         """`crashed (SIGSEGV) in test_x.py::test_y`, by how cases were lost; nothing if none was."""

@@ -418,6 +418,17 @@ class Runs(PartsCase):
         self.assertEqual(len(cases_in(ran.path("logs", "pytest_two.xml"))), 2)
         self.assertIn("failed, exit 5", ran.text)
 
+    def test_a_part_that_skips_all_its_cases_is_named_with_its_gpu(self) -> None:
+        """It may not see that. A part that has none, and one beside which another ran some there, say nothing."""
+        self.write("test_gpu.py", "import os\n" + FIVE.replace("pass", "os.environ['CUDA_VISIBLE_DEVICES'] in "
+                                  "os.environ['BAD'] and pytest.skip('no GPU')"))
+        self.write("tests.txt", "BAD=1 test_gpu.py #: label=one split=2\nBAD=none test_gpu.py #: label=two split=6\n"
+                                "BAD=01 test_gpu.py #: label=all split=2\n")
+        ran = self.run_command("tests.txt", gpus="0,1")
+        self.assertEqual(ran.code, 0, ran.text)
+        self.assertEqual(re.findall("(?m)^ran none of .*", ran.text),
+                         ["ran none of its cases on GPU 1: one", "ran none of its cases: all"])
+
     def test_what_has_ended_stays_so_where_the_run_cannot_go_on(self) -> None:
         self.write("test_five.py", FIVE)
         ran = self.run_list("test_five.py #: split=2 label=five\nwait\n"
