@@ -40,7 +40,9 @@ from typing import (
 from xml.etree import ElementTree
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.dirname(HERE)]
+sys.path.insert(0, HERE)
+if not os.path.isfile(os.path.join(HERE, "run_tests.py")):
+    sys.path.insert(1, os.path.dirname(HERE))
 try:
     import run_tests
 except ImportError:

@@ -253,6 +253,17 @@ class RefusalTest(ClusterCase):
             self.assertEqual(ran.returncode, 3)
             self.assertRegex(ran.stderr.decode(), rf"\A{name}: run_tests.py is neither in .*; copy it, too\n\Z")
 
+    def test_files_above_hide_no_module_of_pythons(self) -> None:
+        """The runner lies beside the companion: nothing is looked for in the folder above."""
+        self.write("signal.py", "raise SystemExit('not the one')\n")
+        self.write("ci/run_tests.py", "")
+        shutil.copy(os.path.join(ROOT, "run_tests.py"), os.path.join(self.folder, "ci"))
+        for name in ("cluster.py", "gpu_locks.py", "memory.py", "plan.py", "pytest_parts.py"):
+            copied = shutil.copy(os.path.join(ROOT, "qa", name), os.path.join(self.folder, "ci"))
+            ran = subprocess.run([sys.executable, copied, "--help"], check=False, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE)
+            self.assertEqual((ran.returncode, ran.stderr), (0, b""))
+
     def test_mistakes_in_the_command_line(self) -> None:
         self.write("t.txt", "true\n")
         with mock.patch.object(self, "command", lambda *words: [sys.executable, CLUSTER, *words]):
