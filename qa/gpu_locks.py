@@ -36,7 +36,20 @@ except ImportError:
         file=sys.stderr,
     )
     sys.exit(3)
-from run_tests import Device, Host, Lease, Machine, MachineError, Options, Pool, Reaper, Test
+from run_tests import (
+    Device,
+    Host,
+    Lease,
+    Machine,
+    MachineError,
+    Options,
+    Pool,
+    Reaper,
+    Test,
+    UsageError,
+)
+
+VARIABLE = "RUN_TESTS_GPU_LOCKS"  # by which a test's own runner knows the folder of this one
 
 
 class GpuLocks:
@@ -159,11 +172,19 @@ def run(argv: Sequence[str]) -> int:
         )
     options = run_tests.parse_command_line(rest, os.environ)
     options = options._replace(command=(sys.argv[0], *argv))
+    folder = os.path.realpath(own.folder)
+    is_within = os.environ.get(VARIABLE) == folder
+    os.environ[VARIABLE] = folder
 
     def find_host(options: Options, reaper: Reaper) -> Host:
         machine = run_tests.find_machine(options.gpus, os.environ)
         host: Host
         if machine.devices:
+            if is_within:  # it would wait for ever
+                raise UsageError(
+                    f"{own.folder}: this is a test of a runner that holds the locks there of its GPUs; "
+                    "call run_tests.py here"
+                )
             locks = GpuLocks(own.folder, machine)
             host = LockedHost(machine, reaper, locks)
         else:

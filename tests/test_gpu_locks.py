@@ -273,6 +273,15 @@ class RunTest(GatedCase):
                              stdout=subprocess.PIPE)
         self.assertIn(b"Selected 1 of 2 tests", ran.stdout)
 
+    def test_a_runner_in_a_test_has_its_gpus_already(self) -> None:
+        """It would wait for the locks of the one above; without GPUs there are none to wait for."""
+        self.write("in.txt", "true\n")
+        inner = f"{sys.executable} {SCRIPT} %s --deadline 1m --log-dir in-$RUN_TESTS_SLOT in.txt"
+        ran = self.run_list(f"{inner % '$PWD/./locks'} #: label=same\n{inner % 'others'} #: label=other\n"
+                            f"{inner % 'locks'} #: label=none gpus=0\n", "locks", "--jobs", "1")
+        self.check(ran, 1, {"same": "failed", "other": "passed", "none": "passed"})
+        self.assertIn("call run_tests.py here", ran.read("logs/same.log"))
+
     def test_mistakes(self) -> None:
         self.write("tests.txt", "true\n")
         for words, code, said in (
