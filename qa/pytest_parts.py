@@ -437,7 +437,7 @@ def suite_of(path: str) -> Tuple[Mapping[str, str], List[Any]]:
     """The attributes and the properties of the suite in pytest's own file."""
     with suppress(OSError, ElementTree.ParseError):
         for suite in ElementTree.parse(path).iter("testsuite"):
-            return suite.attrib, suite.findall("properties")
+            return suite.attrib, suite.findall("properties/property")
     return {}, []
 
 
@@ -772,18 +772,20 @@ class PartsRun(run_tests.Run):
             case.find(tag) is not None for case in cases for tag in ("failure", "error")
         )
         attributes: Mapping[str, str] = {}
-        properties: List[Any] = []
+        properties: Dict[bytes, Any] = {}
         for last in together.last:
             found, more = suite_of(result_junit(last))
             attributes = attributes or found
-            properties = properties or more
+            properties.update((ElementTree.tostring(each), each) for each in more)
         root = run_tests.junit_of(
             attributes.get("name", "pytest"), sum(last.seconds for last in together.last), cases
         )
         for name in ("timestamp", "hostname"):
             if name in attributes:
                 root[0].set(name, attributes[name])
-        root[0][:0] = properties
+        if properties:
+            root[0].insert(0, ElementTree.Element("properties"))
+            root[0][0].extend(properties.values())
         is_ours = os.path.dirname(path) == os.path.abspath(self.record.log_dir)
         run_tests.write_xml(path, root, is_ours)
         if has_failure or self.options.accepts(result.outcome):

@@ -418,6 +418,14 @@ class Runs(PartsCase):
         self.assertEqual(len(cases_in(ran.path("logs", "pytest_two.xml"))), 2)
         self.assertIn("failed, exit 5", ran.text)
 
+    def test_what_each_part_says_of_the_suite_is_kept(self) -> None:
+        self.write("test_said.py", FIVE.replace("(i): pass", "(i, record_testsuite_property):\n"
+                                                "    record_testsuite_property('host', 'a')\n"
+                                                "    record_testsuite_property(f'case {i}', i)"))
+        ran = self.run_list("test_said.py #: split=2\n")
+        said, = ElementTree.parse(ran.path("logs", "pytest_test_said.xml")).findall("testsuite/properties")
+        self.assertEqual(sorted(each.get("name", "") for each in said), [*(f"case {i}" for i in range(5)), "host"])
+
     def test_a_part_that_skips_all_its_cases_is_named_with_its_gpu(self) -> None:
         """It may not see that. A part that has none, and one beside which another ran some there, say nothing."""
         self.write("test_gpu.py", "import os\n" + FIVE.replace("pass", "os.environ['CUDA_VISIBLE_DEVICES'] in "
