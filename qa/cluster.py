@@ -860,7 +860,12 @@ class Cluster(Host):
         share = math.ceil(slots / len(self.nodes))
         for node in self.nodes:
             node.post = post
-            node.errors.clear()  # greetings of its launch
+            # What it has warned of is shown, greetings of its launch are not.
+            warnings = [
+                line for line in list(node.errors) if line.startswith(run_tests.PROGRAM)
+            ]
+            node.errors.clear()
+            node.errors.extend(warnings)
             own = f"{run}.{node.rank}."
             lost_s = node.launch.lost_s * LOST_SHARE
             node.writer.send("open", run=own, slots=slots, share=share, lost=lost_s)

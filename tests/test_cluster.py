@@ -71,6 +71,15 @@ class RunTest(ClusterCase):
         self.check(ran, 0, {"a": "passed", "b": "passed"})
         self.assertRegex(ran.text, r"Starting: a on CPU n[12]\n")
 
+    def test_what_a_node_warns_of_is_shown(self) -> None:
+        """What its launch says before the run is not."""
+        self.launch = "sh -c 'echo Welcome >&2; exec \"$@\"' {node}"
+        ran = self.run_list("true || test_fail a\n", gpus="0 1")
+        self.check(ran, 0, {"a": "passed"})
+        for node in ("n1", "n2"):
+            self.assertIn(f"{node}: run_tests.py: CUDA_VISIBLE_DEVICES=0 1: '0 1' is read as 0; ", ran.err)
+        self.assertNotIn("Welcome", ran.err)
+
     def test_a_script_runs_its_tests_on_nodes(self) -> None:
         text = ("RET=0\ntest_fail() { RET=1; echo \"failed: $1\"; }\nshared=yes\n"
                 "for i in 1 2 3; do\n  A=$shared sh -c 'echo $0 $A; [ $0 != 2 ]' $i || test_fail \"t$i\"\n"
