@@ -110,7 +110,8 @@ class Commands(unittest.TestCase):
                 ("coverage run -m pytest a.py", ""), ("python3 a.py", "does not call"), ("make test", "does not call"),
                 ("pytest a.py && pytest b.py", "more than once"), ("for a in b; do pytest $a; done", "more than once"),
                 ("pytest a.py | tee log", "runs more"), ("pytest a.py || true", "runs more"),
-                ("make && pytest a", "runs more"), ("mpirun -n 2 pytest a", "several processes"),
+                ("! pytest a.py", "passes where pytest fails"), ("make && pytest a", "runs more"),
+                ("mpirun -n 2 pytest a", "several processes"),
                 ("torchrun --nproc-per-node=2 -m pytest a.py", "several processes")):
             with self.subTest(command):
                 said = pytest_parts.obstacle_of(command)
