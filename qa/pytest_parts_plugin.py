@@ -102,7 +102,6 @@ def durations(names: Sequence[str], known: Mapping[str, float]) -> List[float]:
 
 def without_us(environment: Any, folder: str) -> None:
     """Take out of an environment what has brought this plugin here: tests may start a pytest of their own."""
-    environment.pop(VARIABLE, None)
     for name, mine, mark in (
         ("PYTHONPATH", folder, os.pathsep),
         ("PYTEST_ADDOPTS", f"-p {NAME}", " "),
@@ -116,10 +115,15 @@ def without_us(environment: Any, folder: str) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Leave the environment before a conftest keeps a copy of it for what its tests start."""
+    without_us(os.environ, os.path.dirname(os.path.abspath(__file__)))
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Begin a part, if this is one. Its JUnit file has a place of its own, and so have its temporary folders."""
-    place = os.environ.get(VARIABLE)
-    without_us(os.environ, os.path.dirname(os.path.abspath(__file__)))
+    place = os.environ.pop(VARIABLE, None)
     if place is None:
         return
     part = Part(config, place, int(os.environ.get("RUN_TESTS_ATTEMPT", "1")))

@@ -479,13 +479,16 @@ class Runs(PartsCase):
         """And what the line and the list set for pytest is kept."""
         self.write("inner/test_inner.py", FIVE)
         self.write("lib/mine.py", "")
+        self.write("conftest.py", "import os\nENVIRONMENT = dict(os.environ)\n")
         self.write("test_outer.py", """
-import os, subprocess, sys
+import conftest, os, subprocess, sys
 def test_outer():
     import mine
     names = {name: os.environ.get(name) for name in ("RUN_TESTS_PART", "PYTHONPATH", "PYTEST_ADDOPTS")}
     assert names == {"RUN_TESTS_PART": None, "PYTHONPATH": "lib", "PYTEST_ADDOPTS": "-v"}
-    assert b"5 passed" in subprocess.run([sys.executable, "-m", "pytest", "inner"], stdout=subprocess.PIPE).stdout
+    for environment in None, conftest.ENVIRONMENT:
+        inner = subprocess.run([sys.executable, "-m", "pytest", "inner"], env=environment, stdout=subprocess.PIPE)
+        assert b"5 passed" in inner.stdout
 def test_two(): pass
 """)
         ran = self.run_list("export PYTEST_ADDOPTS=-v\nPYTHONPATH=lib test_outer.py #: split=2 label=a\n")
