@@ -7423,7 +7423,7 @@ _rt_test() {     # a test: site, words as bash, label, files as bash, `native` o
     _rt_itself "$1" "$3"     # an exported SHELLOPTS has the hook's options here, not the script's
   else
     _rt_whole=${_rt_hides:+${_rt_functions[1]+1}}
-    _rt_call=('' "$_rt_reply" "$1" "${_rt_label:-$3}")
+    _rt_call=('' "${BASHPID#"$_rt_shell"}" "$1" "${_rt_label:-$3}")
     _rt_start "$@"
   fi
 }
@@ -7878,7 +7878,7 @@ class Call(NamedTuple):
     key: Tuple[str, str]
     label: str
     goes: str  # where output and errors go: both to the trace (`shown`), both elsewhere (`together`), or `apart`
-    shell: str  # which shell has come to it: the path of its pipe for answers (a subshell of it may ask)
+    subshell: str  # which subshell has come to it, by how its process id differs from the shell's; empty: the shell
     pid: str  # of the process that reports it: the shell, or a subshell
     files: Sequence[str]  # absolute paths of `Site.names`; only the scout reports them
     program: Program
@@ -8457,7 +8457,7 @@ class ScriptRun(Run):
     def on_test(
         self,
         goes: str,
-        shell: str,
+        subshell: str,
         number: str,
         label: str,
         pid: str,
@@ -8481,7 +8481,7 @@ class ScriptRun(Run):
             (number, program.key),
             label,
             goes,
-            shell,
+            subshell,
             pid,
             [os.path.normpath(os.path.join(program.directory, name)) for name in names],
             program,
@@ -8555,7 +8555,7 @@ class ScriptRun(Run):
         # tests below if all passed. So would the second try of a test, beside those known when the first had ended.
         has_twin = any(ahead.site is site for ahead in self.scout_only.values())
         known = self.tried[call.program.key]
-        is_main = call.shell == f"{self.shell.folder}/shell"
+        is_main = not call.subshell
         self.note_ahead(
             site.described,
             lambda test, other: test.index < known or (has_twin and other is not site),

@@ -1193,6 +1193,12 @@ class AheadTest(ScriptCase):
                 ran = self.conduct(text + "bash -c 'printf \"x\\ny\\n\" 1<>up' tests/b\n")
                 self.assertEqual((ran.code, len(starts(ran.text)), "went ahead" in ran.err), (0, 5, False))
 
+    def test_a_job_that_comes_to_its_test_before_the_scout(self) -> None:
+        """It has not gone another way: the scout waits there for a file of another test."""
+        ran = self.conduct(lines('f() { sleep $2; bash -c "sleep $3" tests/$1 $4; }', "f a 1.5 0 &", "f b 0 1 m.csv &",
+                                 "sleep 0.5", "f b 0 0 m.csv &", "wait"), "--calm", "sleep")
+        self.assertEqual((ran.code, len(starts(ran.text)), "went ahead" in ran.err), (0, 3, False), ran.err)
+
     def test_what_only_a_failure_does(self) -> None:
         """A handler that goes elsewhere and back lets no test run twice; a trap that is mended has not run again."""
         for handler in ("pushd / >/dev/null; popd >/dev/null", "trap 'rm -f x' EXIT"):
