@@ -7650,10 +7650,7 @@ _rt_reads() {    # an `eval` or `source`, which the scout runs, too: its number,
   _rt_ask reads "$PWD" "$@"
 }
 _rt_trapped() {  # the scout has no traps; that of a subshell runs in the middle of the script
-  case $BASHPID:$_rt_command in
-    "$_rt_shell":*) ;;
-    *EXIT* | *\ exit | *\ 0 | *\ 0\ *) _rt_lost "it does not run the trap of" ;;
-  esac
+  [[ $BASHPID == "$_rt_shell" ]] || _rt_lost "it does not run the trap of"
 }
 _rt_pass() { [[ $_rt_within != value ]] || _rt_other "$1"; }
 _rt_native() {   # runs a `[[` or `((` that has ended so in the shell
