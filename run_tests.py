@@ -7322,7 +7322,7 @@ _rt_hook() {
     :* | *FUNCNEST* | T:set\ +*T* | T:set\ -[!-]*+*T* | T:set\ -k* | T:set\ -[!-]*k* | *:set\ *posix* | \
       *[:\ \\]set\ *keyword* | *:shopt\ *keyword* | *functrace* | *extdebug* | *:ulimit\ *-f* | *:shopt\ *posix* | \
       *POSIXLY_CORRECT* | *[:\ \\]trap\ *[Rr][Ee][Tt][Uu][Rr][Nn]* | \
-      *[:\ \\]trap\ *DEBUG* | *[:\ \\]trap\ *continue* | *[:\ \\]trap\ *break* | \
+      *[:\ \\]trap\ *DEBUG* | *[:\ \\]trap\ *CHLD* | *[:\ \\]trap\ *continue* | *[:\ \\]trap\ *break* | \
       *ulimit*n\ [0-9] | *ulimit*n\ [0-9][0-9] | *ulimit*n\ [12][0-9][0-9])
       [[ ! $_rt_skips ]] || _rt_lost "bash runs all by itself behind"
       _rt_alone=1     # behind our `set -T`, functions inherit a trap for RETURN; our descriptors are above so few
