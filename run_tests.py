@@ -6797,7 +6797,8 @@ OPEN = names_in(
 )
 # DEEDS: commands, each behind its name, whose arguments do more than to look.
 DEEDS = (
-    r"(?s)awk .*(?:system|getline|[>|]|\s-\w*[if])|date .*(?:\s-\w*s|--set)"
+    r"(?s)awk .*(?:system|getline|print[^;}]*[>|]|\s-\w*[if])|sed .*(?:\s-\w*i|\bw )"
+    r"|date .*(?:\s-\w*s|--set)"
     r"|hostname \S+.*\s(?!-[sfidIA]\b)\S"
 )
 # PURE: commands that look at their words alone. BLIND: commands that see nothing that a test makes. LOOKING: commands
@@ -7019,7 +7020,7 @@ class ScriptFile:
         before = 0
         if node.name.endswith("grep"):
             before = before_pipeline
-        return node.before in PIPES and node.name in FILTERS and len(self.sites) > before
+        return node.before in PIPES and is_among(node, FILTERS) and len(self.sites) > before
 
     def read_attributes(self, reader: Reader) -> None:
         """Note what each `#:` says: of its line, or, where it stands alone, of all lines up to the next such one."""
