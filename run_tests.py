@@ -7184,7 +7184,7 @@ class ScriptFile:
 #   shell  did     number; 2 if its end is told, too                  no answer: it begins
 #   shell  met     number                                             no answer: it begins, and the scout may run it
 #   shell  printed number, file                                       no answer: a `$(…)` has printed that from it on
-#   shell  trapped name of a trap, its commands                       no answer: it runs
+#   shell  trapped commands of a trap                                 no answer: it runs
 #   shell  ran     number and label, status                           no answer: bash has run a test itself
 #   shell  failed  line, status, label                                no answer: a handler is called
 #   shell  alone   file, line, command                                no answer: bash runs the rest by itself
@@ -7589,7 +7589,7 @@ _rt_mend_trap() {
   # Behind a subshell that has failed, the ERR trap may run, or have run, without our code. If a pipeline is last in it,
   # and our trap sees that, bash 5.2 takes the command behind it for failed: it goes on without us.
   [[ $2 != ERR || $_rt_piped == 0 ]] || {
-    [[ ! $_rt_scouted ]] || _rt_send trapped "$2" "$1"
+    [[ ! $_rt_scouted ]] || _rt_send trapped "$1"
     _rt_flags=
     builtin return
   }
@@ -7604,7 +7604,7 @@ _rt_rest() {
   _rt_was=$1
   builtin trap - DEBUG
   _rt_uncover      # the trap's programs are no tests
-  [[ ! $_rt_scouted ]] || _rt_send trapped "$2" "${_rt_texts[$2]}"
+  [[ ! $_rt_scouted ]] || _rt_send trapped "${_rt_texts[$2]}"
   builtin return "$1"
 }
 """
@@ -8721,10 +8721,10 @@ class ScriptRun(Run):
             self.script.commands[number].described, lambda test, _site: test.index >= known
         )
 
-    def on_trapped(self, name: str, text: str) -> None:
-        """A trap runs. Once the one for EXIT does, the script comes to no more tests."""
+    def on_trapped(self, text: str) -> None:
+        """A trap runs in the shell, and not in the scout."""
         if any(map(acts, walk(Reader(text).nodes))):
-            self.note_ahead(f"the trap `{text}`", has_parted=name in ("EXIT", "ERR"))
+            self.note_ahead(f"the trap `{text}`", has_parted=True)
 
     def on_passed(self, _number: str, status: str, *_more: str) -> None:
         """A filter behind a test has ended, which the scout takes to pass."""
