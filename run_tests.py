@@ -7412,7 +7412,7 @@ _rt_aside() {    # a command that stands in a `$(…)` or in a job
 }
 _rt_each() {     # a command that is a test or not by the values of its words: its number, its words
   case " $* " in *\ set\ * | *\ shopt\ *) _rt_hide ;; esac
-  _rt_ask each "$@"
+  _rt_is_function "${2-}" || _rt_ask each "$@"
 }
 _rt_test() {     # a test: site, words as bash, label, files as bash, `native` or nothing, the first of the words
   ((${#_rt_functions[@]} > _rt_level)) || _rt_label=
@@ -8438,18 +8438,19 @@ class ScriptRun(Run):
         return f"{self.silence()}_rt_hides={hides} _rt_code={shlex.quote(self.codes[place])}"
 
     def on_each(self, number: str, *words: str) -> str:
-        """The words of a command whose text does not tell whether it is a test."""
+        """A command whose text does not tell what it is, with the words that it has now."""
         place = number, *words
         if place not in self.codes:
-            command = self.script.commands[number]
-            text = " ".join(words)
-            name = shlex.quote("".join(words[:1]))
-            code = f"_rt_is_function {name} || {self.script.other_code(command)}"
-            if text in ("true", "false"):  # `if $VERBOSE; then`
-                code = "_rt_skip="
-            if self.options.looks_like_test(text):
-                code = self.script.test_code(command)
-            self.codes[place] = code
+            script = self.script
+            command = script.commands[number]
+            code = script.other_code(command)
+            if not CALM.isdisjoint(words[:1]):  # `run export A=1`, `if $VERBOSE; then`
+                node = Reader(shlex.join(words)).nodes[0]
+                node.redirects = command.node.redirects
+                code = script.code_of(script.add(command._replace(node=node)), ("",))
+            if self.options.looks_like_test(" ".join(words)):
+                code = script.test_code(command)
+            self.codes[place] = f"_rt_code={shlex.quote(code)}; _rt_do"
         return self.codes[place]
 
     def on_test(

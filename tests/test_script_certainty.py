@@ -840,6 +840,7 @@ eval "x=1; cat v.txt" ¦ trap 'cat v.txt' EXIT ¦ (cat v.txt) & wait ¦ grep -q 
 rapids-logger() { echo "$1"; }⏎rapids-logger "$(ls)" ¦ f() { :; }⏎f v* "$(cat v.txt)" ¦ for i in $(seq 2); do :; done
 exec 3>x; exec 2>err.log ¦ export "V=$(cat v.txt)" ¦ set -- $(cat v.txt)⏎pytest d $1
 export $(cat common.sh)⏎pytest d $x ¦ r() { local -n n=$1; n=$(cat v.txt); }⏎r W⏎pytest d $W
+r() { "$@"; }⏎r source ./common.sh⏎pytest d $x ¦ r() { "$@"; }⏎r export W=1⏎r eval "pytest d"⏎pytest d $W
 r() { pytest d "$1"; }⏎r x.$$ ¦ for x in $$; do pytest d $x; done
 s() ( trap 'rm -f x' EXIT; pytest d )⏎s ¦ (trap 'rm -f x' 0 1; pytest d)
 pytest d m.csv --late & pytest d m.csv &⏎[[ -d repo ]] || { mkdir repo; bash -c 'sleep 0.5'; }
