@@ -8777,6 +8777,8 @@ class ScriptRun(Run):
             self.tests.remove(test)
             del self.scout_only[test]
             del self.schedule.waiting[test]
+        if not self.has_failed:
+            self.note_ahead(f"{self.name}, which has not come to it", has_parted=True)
         if self.shell.fault:
             raise self.shell.fault
 

@@ -819,6 +819,8 @@ bash -c 'sleep 0.3; echo bad' tests/a | awk '{ print >"made" }'⏎bash -c '[ ! -
 bash -c 'sleep 0.3; echo bad' tests/a | sed 'w made'⏎bash -c '! grep bad made' tests/b || exit 4⏎exit 0
 trap ': >made' USR1⏎export P=$$⏎bash -c 'sleep 0.3; kill -USR1 $P' tests/a⏎
 bash -c '[ ! -e made ]' tests/b || exit 4⏎exit 0
+: >made⏎has() { [ "$@" ]; }⏎bash -c 'sleep 0.3; rm made' tests/a⏎has -e made && bash -c ': >extra' tests/x⏎
+bash -c 'sleep 0.1; [ -e extra ]' tests/b || exit 4⏎exit 0
 mkdir tests⏎echo 'exit 1' >tests/x⏎chmod +x tests/x⏎trap 'exit $RET' EXIT⏎RET=0⏎shopt -so posix⏎tests/x || RET=4
 mkdir tests⏎echo 'exit 1' >tests/x⏎chmod +x tests/x⏎trap 'exit $RET' EXIT⏎RET=0⏎
 export POSIXLY_CORRECT=1⏎tests/x || RET=4
