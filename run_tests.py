@@ -7673,7 +7673,7 @@ if [[ $_rt_bash_env ]]; then
   . "$BASH_ENV"
 fi
 # No command may run before `_rt_hook` has its arguments: it would change PIPESTATUS.
-_rt_trap='if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; '
+_rt_trap='if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "${LINENO:-0}" "$@" "$_"; '
 _rt_trap+='then builtin eval "$_rt_replay"; ! : "$_"; elif [[ $_rt_alone ]]; then '
 _rt_trap+='_rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; '
 _rt_trap+='elif [[ $_rt_replay ]]; then _rt_last=$_; builtin eval "$_rt_replay"; : "$_rt_last"; fi;'

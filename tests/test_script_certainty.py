@@ -821,6 +821,7 @@ trap ': >made' USR1⏎export P=$$⏎bash -c 'sleep 0.3; kill -USR1 $P' tests/a�
 bash -c '[ ! -e made ]' tests/b || exit 4⏎exit 0
 : >made⏎has() { [ "$@" ]; }⏎bash -c 'sleep 0.3; rm made' tests/a⏎has -e made && bash -c ': >extra' tests/x⏎
 bash -c 'sleep 0.1; [ -e extra ]' tests/b || exit 4⏎exit 0
+unset LINENO⏎pytest a --exit=3 || exit 4
 mkdir tests⏎echo 'exit 1' >tests/x⏎chmod +x tests/x⏎trap 'exit $RET' EXIT⏎RET=0⏎shopt -so posix⏎tests/x || RET=4
 mkdir tests⏎echo 'exit 1' >tests/x⏎chmod +x tests/x⏎trap 'exit $RET' EXIT⏎RET=0⏎
 export POSIXLY_CORRECT=1⏎tests/x || RET=4
