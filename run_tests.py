@@ -6818,8 +6818,8 @@ DEFAULTS = rf"\$\{{({NAME}):?="
 CHANGES = (
     rf"\b({NAME}) ?(?:<<|>>|[|&/%^])=|(?:\+\+|--|\s-v |-n \w+=|unset )({NAME})|{SETS_VARIABLE}"
 )
-# A check of a file, and not `[ $1 = -f ]`.
-FILE_TEST = r"(?:\[\[?|test)\s[\s\S]*?(?<=\s)(?<!=\s)-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
+# A check of a file, and not `[ $1 = -f ]`, nor the `-a` between two other checks.
+FILE_TEST = r"(?:\[\[?|test)\s[\s\S]*?(?<=\s)(?<!=\s)-(?:[b-hkprstuwxGLNOS]|nt|ot|ef|(?<=[\[!(t&|ao] -)a)\s"
 # Words that have another value in the scout than in the script's shell.
 VALUES_THAT_DIFFER = r"\$[$!]|\$_\b|\b(?:BASHPID|LINENO|PPID|S?RANDOM|SECONDS|EPOCH\w+|FUNCNAME|BASH_\w+|mktemp)\b"
 # Words that have another value each time. Bash expands those of a function's call before our trap sees the function.

@@ -71,6 +71,7 @@ KINDS: Mapping[Sequence[Any], Sequence[str]] = {
     (9, "cd x"): ["_rt_move"], (9, "echo x*"): ["_rt_meets"],
     (9, "read -r a b < f"): ["_rt_other"], (9, "A=1 make all"): ["_rt_other"],
     (9, "x=$[x+1]"): ["calm"], (9, "[ $1 = -f ]"): ["calm"],
+    (9, "[ $1 -ne 0 -a $1 -ne 5 ]"): ["calm"], (9, "[ -a f ]"): ["_rt_other"], (9, "[[ $1 && -a f ]]"): ["_rt_other"],
     (9, 'IFS=, read -ra a <<< "$x"'): ["calm"], (9, "read a <<< $(x)"): ["_rt_other"],
     (9, "read -u 3 a <<< x"): ["_rt_other"], (9, 'x="${x%"${x##*[!a]}"}"'): ["calm"], (9, "export x=${y%.*}"): ["calm"],
     (9, "x=$(echo a*)"): ["_rt_meets"], (9, "x=(${y%.*}*)"): ["_rt_meets"],
