@@ -59,6 +59,7 @@ KINDS: Mapping[Sequence[Any], Sequence[str]] = {
     (9, '"$@"', "", "g"): ["_rt_other", "_rt_each"], (4, "f d", "function"): ["_rt_test", "_rt_function"],
     (9, "f d", "function"): ["_rt_function"], (9, "f > log", "function"): ["_rt_block"],
     (9, "x=1"): ["calm"], (9, "x=$(make)"): ["_rt_other"], (9, "x=$RANDOM"): ["_rt_other"],
+    (9, "printf -v x '%(%s)T' -1"): ["_rt_other"], (9, "printf '%(%s)T' -1"): ["_rt_pass"],
     (9, "x=$(date)"): ["calm"], (9, "y=$((SECONDS - x))"): ["calm"], (9, "z=$(awk 1)"): ["_rt_other"],
     (9, "x=$(date -s 0)"): ["_rt_other"], (9, "export x=$(date)"): ["_rt_other"],
     (9, "x=$(cd y; pwd)"): ["calm"], (9, "x=$(cat f)"): ["_rt_other"], (9, "x=$(pwd >y)"): ["_rt_other"],
