@@ -7106,9 +7106,9 @@ class ScriptFile:
         names = [name]
         for each in names:  # it grows
             for node in self.commands_by_name[each]:
-                if node.name in PRINTS:
+                if node.name in PRINTS and not node.has(" -v "):
                     continue
-                if node.kind or node.name not in ("", "local"):
+                if node.kind or node.name not in ("", "local", "printf"):
                     return False
                 names += set(variables_of(node)).difference(names)
         return True

@@ -1391,6 +1391,12 @@ class ReadingTest(unittest.TestCase):
                                   flags=re.DOTALL)
                     self.assertEqual((name, stands), (kind[looks % len(kind)], True))
 
+    def test_times_that_are_only_shown(self) -> None:
+        for line, is_shown in [("echo $t", True), ("y=$((1 - t)); pytest $y", False),
+                               ("printf -v x %s $t; echo $x", True), ("printf -v x %s $t; pytest $x", False)]:
+            _, file = self.read("t=$(date)", line)
+            self.assertEqual(file.only_shows("t"), is_shown, line)
+
     def test_paths_of(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "test_a.py").touch()
