@@ -7110,7 +7110,9 @@ class ScriptFile:
                     continue
                 if node.kind or node.name not in ("", "local", "printf"):
                     return False
-                names += set(variables_of(node)).difference(names)
+                # Not `local name="$1" end`: there nothing gets its value.
+                if node.has(rf"[$=]\{{?[#!]?{each}\b|(?:\(\(|\[)[\s\S]*\b{each}\b"):
+                    names += set(variables_of(node)).difference(names)
         return True
 
     def handled(self, statement: Nodes) -> Dict[Node, str]:

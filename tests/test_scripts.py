@@ -1123,6 +1123,11 @@ class AheadTest(ScriptCase):
         """It waits for that, and goes the same way."""
         self.overlap(2, "if ((SECONDS > 300)); then exit 1; fi", "pytest a --beside=b", "pytest b --beside=a")
 
+    def test_what_takes_the_time_of_tests(self) -> None:
+        self.overlap(2, "run() {", "local start end status", "start=$(date +%s)", '"$@"', "status=$?",
+                     'end=$(date +%s); echo "$1: $((end - start))"; return $status', "}", "run pytest a --beside=b",
+                     "run pytest b --beside=a")
+
     def test_functions_by_other_names(self) -> None:
         """Their programs are waited for, as is a file; nothing has gone ahead of them where all pass."""
         several = "f() { for i in 1 2 3 4 5 6 7 8; do pip3 $i --slow; done; }"
@@ -1393,7 +1398,9 @@ class ReadingTest(unittest.TestCase):
 
     def test_times_that_are_only_shown(self) -> None:
         for line, is_shown in [("echo $t", True), ("y=$((1 - t)); pytest $y", False),
-                               ("printf -v x %s $t; echo $x", True), ("printf -v x %s $t; pytest $x", False)]:
+                               ("printf -v x %s $t; echo $x", True), ("printf -v x %s $t; pytest $x", False),
+                               ("local n=$1 t; pytest $n; echo $t", True), ("local n=${t%s}; pytest $n", False),
+                               ("a[t]=1; pytest ${a[@]}", False)]:
             _, file = self.read("t=$(date)", line)
             self.assertEqual(file.only_shows("t"), is_shown, line)
 
