@@ -7620,6 +7620,13 @@ _rt_other() {
     value1 | [0-9]*) ;;
     *) _rt_lost "it cannot run, in a job or a part of a \`\$(…)\`," ;;
   esac
+  # With `run() { "$@"; }` nobody has told what `run export A=1` changes.
+  case ${3-}:" $_rt_command" in
+    *:*" ${3-} "*) ;;
+    export:* | declare:* | typeset:* | readonly:* | local:* | read:* | mapfile:* | readarray:* | getopts:* | set:* | \
+      shopt:* | unset:* | eval:* | source:* | .:* | alias:* | unalias:* | let:* | pushd:* | popd:* | umask:* | ulimit:*)
+      _rt_lost "only bash can run" ;;
+  esac
   _rt_ask wait "$1"
 }
 _rt_lost() {     # it can go no further

@@ -1123,6 +1123,14 @@ class AheadTest(ScriptCase):
         """It waits for that, and goes the same way."""
         self.overlap(2, "if ((SECONDS > 300)); then exit 1; fi", "pytest a --beside=b", "pytest b --beside=a")
 
+    def test_a_builtin_that_only_values_name(self) -> None:
+        """No test runs ahead without what that has changed."""
+        for change in ("run export A=1", 'C="export A=1"; $C', "run eval export A=1", "run . ./env"):
+            for handled in ("", " || test_fail b"):
+                ran = self.conduct(lines('run() { "$@"; }', "echo export A=1 >env", "pytest a" + handled, change,
+                                         "pytest b $A" + handled))
+                self.assertEqual((ran.code, began(self.events(ran))), (0, ["pytest a", "pytest b 1"]), change)
+
     def test_what_takes_the_time_of_tests(self) -> None:
         self.overlap(2, "run() {", "local start end status", "start=$(date +%s)", '"$@"', "status=$?",
                      'end=$(date +%s); echo "$1: $((end - start))"; return $status', "}", "run pytest a --beside=b",
