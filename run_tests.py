@@ -6822,7 +6822,8 @@ CHANGES = (
 FILE_TEST = r"(?:\[\[?|test)\s[\s\S]*?(?<=\s)(?<!=\s)-(?:[b-hkprstuwxGLNOS]|nt|ot|ef|(?<=[\[!(t&|ao] -)a)\s"
 # Words that have another value in the scout than in the script's shell.
 VALUES_THAT_DIFFER = (
-    r"\$[$!]|\$_\b|%\(.*\)T|\b(?:BASHPID|LINENO|PPID|S?RANDOM|SECONDS|EPOCH\w+|FUNCNAME|BASH_\w+|mktemp)\b"
+    r"\$[$!]|\$_\b|%\(.*\)T"
+    r"|\b(?:BASHPID|LINENO|PPID|S?RANDOM|SECONDS|EPOCH\w+|FUNCNAME|BASH_\w+|mktemp)\b"
 )
 # Words that have another value each time. Bash expands those of a function's call before our trap sees the function.
 CHANGES_EACH_TIME = r"\$\$|\$\{?(?:BASHPID|S?RANDOM)\b"

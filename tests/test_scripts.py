@@ -1025,7 +1025,7 @@ class ScoutTest(TrialCase):
     def test_commands_of_subshells_behave_as_under_bash(self) -> None:
         """What the shell does to hear of their ends and their output is seen neither by them nor by the script."""
         for text in ("for i in $(pip3 --echo=1; wait; echo 2); do echo $i; done",
-                     "for i in $(sleep 60 >log & pip3 x; kill $! && wait; echo $?); do echo $i; done",
+                     "for i in $(sleep 60 >/dev/null & pip3 x; kill $! && wait; echo $?); do echo $i; done",
                      "f() { pip3 x; for i in 1 2 3 4; do echo $i; echo $i$i >&2; done; }; echo $(f 2>&1)",
                      "set -a; grep -c BASH_FUNC /proc/self/environ | cat",
                      "IFS=12; (pip3 x --exit=1); echo \"$?\"",
