@@ -6830,6 +6830,9 @@ CHANGES_EACH_TIME = r"\$\$|\$\{?(?:BASHPID|S?RANDOM)\b"
 # FILTERS: programs that may stand behind a test in a pipeline. INTERPRETER: a test or not by its arguments (`sh $t`).
 FILTERS = names_in("tee grep egrep sed awk tail head cat cut tr sort uniq wc ts")
 INTERPRETER = r"(?:\S*/)?(?:(?:ba)?sh|python[\d.]*)$"
+# HARMLESS: commands that change nothing outside of the `$(…)` of an `echo`.
+HARMLESS = (CALM - OPEN) | BLIND | LOOKING | FILTERS - {"tee"}
+HARMLESS |= names_in("df du free git nvidia-smi ps stat which")
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 # A data file. If it does not exist yet, one test may make it for another.
 DATA_FILE = (
@@ -8007,8 +8010,7 @@ def is_calm(node: Node) -> bool:
 
 def tells_time(node: Node) -> bool:
     """Whether a command only sets variables to a time: `start=$(date +%s)`."""
-    inner = walk(substituted_commands(node.text))
-    is_clock = all(is_among(each, {"date"}) and not files_of(each) for each in inner)
+    is_clock = substitutes(node.text, {"date"})
     rest = re.sub(r"\b(?:SECONDS|EPOCH\w+)\b|[(`]\s*date\b", "", node.text)
     is_plain = not re.search(rf"{VALUES_THAT_DIFFER}|{DOES}|[<>]\(", rest)
     return node.name in ("", "local") and rest != node.text and is_clock and is_plain
@@ -8214,6 +8216,10 @@ class Script:
         if not self.references.isdisjoint(names):  # it sets a variable of another name
             return f"_rt_block {command.number}"
         goes_on = targets <= {"1", "2", "/dev/null"} and node.name in PRINTS
+        # A function in its `$(…)` is looked into.
+        harmless = HARMLESS.union(self.functions)
+        inner = reached(substituted_commands(node.text), self.functions)
+        goes_on &= all(is_among(each, harmless) and not files_of(each, ".*>") for each in inner)
         shows = goes_on and not node.has(rf" -v|{DOES}")
         is_last = command.file.filters.get((*words_of(node), *files_of(node)))
         if is_last is not None:

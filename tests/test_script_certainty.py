@@ -819,6 +819,7 @@ bash -c 'sleep 0.3; echo bad' tests/a | awk '{ print >"made" }'⏎bash -c '[ ! -
 bash -c 'sleep 0.3; echo bad' tests/a | sed 'w made'⏎bash -c '! grep bad made' tests/b || exit 4⏎exit 0
 trap ': >made' USR1⏎export P=$$⏎bash -c 'sleep 0.3; kill -USR1 $P' tests/a⏎
 bash -c '[ ! -e made ]' tests/b || exit 4⏎exit 0
+: >made⏎f() { rm made; }⏎bash -c 'sleep 0.3' tests/a⏎echo "$(f)"⏎bash -c '[ -e made ]' tests/b || exit 3
 : >made⏎has() { [ "$@" ]; }⏎bash -c 'sleep 0.3; rm made' tests/a⏎has -e made && bash -c ': >extra' tests/x⏎
 bash -c 'sleep 0.1; [ -e extra ]' tests/b || exit 4⏎exit 0
 unset LINENO⏎pytest a --exit=3 || exit 4
