@@ -1236,7 +1236,7 @@ class AheadTest(ScriptCase):
         for export, word, name in (("export RET", "", "RET"), ("set -euao pipefail", "", "FAILED_CASES"),
                                    ("", "$RET", "RET"), ("export i=0", "", "i")):
             with self.each(export + word):
-                ran = self.conduct(HEAD + lines(export, "python3 a --exit=1 || { test_fail a; i=1; }",
+                ran = self.conduct(HEAD + lines(export, "python3 a --slow --exit=1 || { test_fail a; i=1; }",
                                                 f"python3 b{word} || test_fail b", "exit 0"))
                 self.assertEqual((ran.code, began(self.events(ran))[1:]), (0, [f"python3 b{word and 1}"]))
                 self.assertRegex(ran.err, rf"test.sh:\d+ gets {name}, which is set where a test fails")
