@@ -2515,7 +2515,7 @@ class History:
         self.seen: Dict[str, int] = {}
         # By name, the last run that selected a test of this name, and how many tests of this name still owe a pass.
         self.last: Dict[str, str] = {}
-        self.owed: Dict[str, int] = Counter()
+        self.owed: Counter[str] = Counter()
         # By key, and by key and label: when it passed, and how many seconds it took.
         self.passes: Dict[Any, List[Tuple[float, float]]] = defaultdict(list)
 
@@ -2698,7 +2698,7 @@ def leaders_of(tests: Tests) -> Ties:
 
 def followers_of(tests: Tests) -> Dict[Test, List[Test]]:
     """For each test that others name in `after`, those others."""
-    followers: Dict[Test, List[Test]] = defaultdict(list)
+    followers = defaultdict(list)
     for test, leaders in leaders_of(tests).items():
         for leader in leaders:
             followers[leader].append(test)
@@ -3483,7 +3483,7 @@ class Schedule:
         # The results of each test's attempts, in order. A test that never ran ends with one result, too.
         self.results: Dict[Test, Tuple[Result, ...]] = defaultdict(tuple)
         # By test, how many of its attempts do not count, since the GPU was at fault.
-        self.spared: Dict[Test, int] = Counter()
+        self.spared: Counter[Test] = Counter()
         # The latest results of GPU tests, as long as the machine is to blame for all of them.
         self.machine_failures: List[Result] = []
         self.interrupts: List[int] = []
@@ -4647,7 +4647,7 @@ def junit_fault(path: str, before: str) -> Tuple[str, int, bool]:
 
     parser = expat.ParserCreate(namespace_separator="}")
     # By tag; `by suites`: the most failures that one suite counts.
-    found: Dict[str, int] = Counter()
+    found: Counter[str] = Counter()
 
     def on_start(name: str, attributes: Mapping[str, str]) -> None:
         tag = name.rpartition("}")[2]
