@@ -3887,10 +3887,11 @@ def open_regular(path: str) -> BinaryIO:
 
 
 def check_name(path: str, has_links: bool = True) -> None:
-    """Raises OSError unless a name is that of a regular file (or of a link, if `has_links`)."""
-    mode = os.lstat(path).st_mode
-    if not stat.S_ISREG(mode) and not (has_links and stat.S_ISLNK(mode)):
-        raise OSError(errno.EEXIST, "is no regular file; move it away", path)
+    """Raises OSError unless a name is free, or that of a regular file (or of a link, if `has_links`)."""
+    with suppress(FileNotFoundError):
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISREG(mode) and not (has_links and stat.S_ISLNK(mode)):
+            raise OSError(errno.EEXIST, "is no regular file; move it away", path)
 
 
 def check_kind(path: str, pattern: bytes, kind: str) -> None:
@@ -4892,8 +4893,7 @@ class Record:
         os.makedirs(folder, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, "no file can be written", self.failures)
-        with suppress(FileNotFoundError):
-            check_name(self.failures)
+        check_name(self.failures)
         check_kind(self.journal, rb'\{"event"|\{(?:"[a-z]*)?(?:\n|$)', "journal")
         self.append(self.journal, b"")
         if options.junit:
@@ -5241,8 +5241,7 @@ def whole_file(path: str, is_ours: bool) -> Iterator[BinaryIO]:
     try:
         with open(fresh_file(temporary), "wb") as file:
             yield file
-        with suppress(FileNotFoundError):
-            check_name(path, has_links=is_ours)
+        check_name(path, has_links=is_ours)
         os.replace(temporary, path)
     finally:
         with suppress(OSError):  # it has the name `path` now
