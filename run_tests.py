@@ -3240,8 +3240,8 @@ class Pool:
         # By device index, the shares that are free; SHARES less for a device in quarantine.
         self.room = [SHARES] * len(self.devices)
         self.slots: Set[int] = set()  # numbers of the leases that are out
-        # Each that was out: of equal ones all Results keep the same.
-        self.leases: Dict[Lease, Lease] = {}
+        # Makes equal leases but once: all Results keep the same one.
+        self.make_lease = lru_cache(maxsize=None)(Lease)
         self.quarantined: Set[int] = set()  # indices of the devices in quarantine
 
     @property
@@ -3274,8 +3274,7 @@ class Pool:
         self.cpus -= need == 0
         self.is_alone = alone
         devices = tuple(self.devices[index] for index in chosen)
-        lease = Lease(devices, self.take_slot(), shares)
-        return self.leases.setdefault(lease, lease)
+        return self.make_lease(devices, self.take_slot(), shares)
 
     def take_slot(self) -> int:
         """The smallest slot number that is free."""
