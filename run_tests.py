@@ -3252,10 +3252,12 @@ class Pool:
         """Whether a test with such a need could run if nothing else did."""
         return need <= self.size or need == ALL_GPUS
 
-    def excess(self, test: Test) -> str:
-        """What a test needs that is never free, in words: `4 GPUs, more than there are`."""
+    def lack(self, test: Test) -> str:
+        """What a test needs that is never free: `needs 4 GPUs, more than there are`; empty if it can run."""
+        if self.holds(test.gpus):
+            return ""
         most = "are left" if self.quarantined else "there are"
-        return f"{test.gpus:g} GPUs, more than {most}"
+        return f"needs {test.gpus:g} GPUs, more than {most}"
 
     def take(self, need: float, avoid: Container[int] = ()) -> Lease | None:
         """A lease on what a test needs, without the devices whose indices are in `avoid`; None if that is not free."""
@@ -3549,7 +3551,7 @@ class Schedule:
         self.quarantine(sick)
         if self.is_machine_wide(result):
             self.fail(f"{result.cause.text}, on every GPU")
-        if self.stopped or self.lack(test) or attempt.number >= self.tries_of(result):
+        if self.stopped or self.pool.lack(test) or attempt.number >= self.tries_of(result):
             self.conclude(result)
             return
         self.results[test] += (result,)
@@ -3621,21 +3623,15 @@ class Schedule:
             retries = 0
         return 1 + self.spared[result.test] + retries
 
-    def lack(self, test: Test) -> str:
-        """What a test needs that is not there, in words; empty if it can run."""
-        if self.pool.holds(test.gpus):
-            return ""
-        return f"needs {self.pool.excess(test)}"
-
     def refuse_unrunnable(self) -> None:
         """Conclude the tests that need more GPUs than there are, or are left."""
-        self.give_up(filter(self.lack, self.waiting), Outcome.UNRUNNABLE)
+        self.give_up(filter(self.pool.lack, self.waiting), Outcome.UNRUNNABLE)
 
     def give_up(self, tests: Iterable[Test], outcome: Outcome) -> None:
         """Conclude tests that will not start any more: with the result of the last attempt, else with `outcome`."""
         ends = []
         for test in sorted(tests):
-            never = Result(test, outcome, reason=self.lack(test))
+            never = Result(test, outcome, reason=self.pool.lack(test))
             ends.append(self.results.get(test, (never,))[-1])
         self.conclude(*ends)
 

@@ -747,8 +747,9 @@ class ClusterPool(Pool):
             sum(node.places != () and need <= node.pool.size for node in self.there()) >= nodes
         )
 
-    def excess(self, test: Test) -> str:
-        return f"{super().excess(test)} on one node, or on as many as its nodes= says"
+    def lack(self, test: Test) -> str:
+        lack = super().lack(test)
+        return lack and f"{lack} on one node, or on as many as its nodes= says"
 
     def take(self, need: float, avoid: Container[int] = ()) -> Optional[Lease]:
         """A lease on the node with the fewest GPUs free, so that large tests find room; on the CPU, the most cores."""

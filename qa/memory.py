@@ -114,13 +114,10 @@ def by_memory(test: Test, memory: float) -> Test:
 class RoomyPool(run_tests.Pool):
     """A pool in which no test runs that is too large for a GPU."""
 
-    def holds(self, need: float) -> bool:
-        return need != TOO_LARGE and super().holds(need)
-
-    def excess(self, test: Test) -> str:
+    def lack(self, test: Test) -> str:
         if test.gpus != TOO_LARGE:
-            return super().excess(test)
-        return f"{show_memory(test.attributes.mem)} of a GPU, more than the smallest has"
+            return super().lack(test)
+        return f"needs {show_memory(test.attributes.mem)} of a GPU, more than the smallest has"
 
 
 class MemoryHost(Host):
