@@ -4405,14 +4405,6 @@ def test_defaults(slots: int) -> Environ:
     return defaults
 
 
-def has_line_0(scratch: Scratch) -> bool:
-    """Whether bash counts the lines of `bash -c` from 0, as it did before 5.1. Raises MachineError, OSError."""
-    printed = run_bash(["echo line=$LINENO"], scratch)[1]
-    if b"line=" not in printed:
-        raise MachineError(BASH_IS_IDLE)
-    return b"line=0" in printed
-
-
 def program_environment(
     exported: Mapping[bytes, bytes], variables: Environ, defaults: Environ
 ) -> Mapping[bytes, bytes]:
@@ -4463,12 +4455,16 @@ class Host:
         slots: int,
         post: Callable[[Any], None],
     ) -> None:
-        """Prepare for `slots` attempts at once, whose events go to `post`."""
+        """Prepare for `slots` attempts at once, whose events go to `post`. Raises MachineError, OSError."""
         self.reaper.run = run
         self.post = post
         self.attempts: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
         self.idle = threading.Semaphore(0)  # counts the threads that wait for an attempt
-        self.has_line_0 = has_line_0(self.reaper.scratch)
+        printed = run_bash(["echo line=$LINENO"], self.reaper.scratch)[1]
+        if b"line=" not in printed:
+            raise MachineError(BASH_IS_IDLE)
+        # Before 5.1, bash counts the lines of `bash -c` from 0.
+        self.has_line_0 = b"line=0" in printed
         self.environment = test_environment(run)
         os.environb.update(self.environment)  # Popen passes it on at no cost
         self.defaults = test_defaults(slots)
