@@ -6821,8 +6821,13 @@ CHANGES_EACH_TIME = r"\$\$|\$\{?(?:BASHPID|S?RANDOM)\b"
 FILTERS = names_in("tee grep egrep sed awk tail head cat cut tr sort uniq wc ts")
 INTERPRETER = r"(?:\S*/)?(?:(?:ba)?sh|python[\d.]*)$"
 # HARMLESS: commands that change nothing outside of the `$(…)` of an `echo`.
-HARMLESS = (CALM - OPEN) | BLIND | LOOKING | FILTERS - {"tee"}
-HARMLESS |= names_in("df du free git nvidia-smi ps stat which")
+HARMLESS = (
+    (CALM - OPEN)
+    | BLIND
+    | LOOKING
+    | FILTERS - {"tee"}
+    | names_in("df du free git nvidia-smi ps stat which")
+)
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 # A data file. If it does not exist yet, one test may make it for another.
 DATA_FILE = (
