@@ -7620,7 +7620,7 @@ _rt_other() {
     *) _rt_lost "it cannot run, in a job or a part of a \`\$(…)\`," ;;
   esac
   # With `run() { "$@"; }` nobody has told what `run export A=1` changes.
-  case ${3-}:" $_rt_command" in
+  case ${3-}:" $_rt_command " in
     *:*" ${3-} "*) ;;
     export:* | declare:* | typeset:* | readonly:* | local:* | read:* | mapfile:* | readarray:* | getopts:* | set:* | \
       shopt:* | unset:* | eval:* | source:* | .:* | alias:* | unalias:* | let:* | pushd:* | popd:* | umask:* | ulimit:*)

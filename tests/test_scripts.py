@@ -1130,6 +1130,9 @@ class AheadTest(ScriptCase):
                 ran = self.conduct(lines('run() { "$@"; }', "echo export A=1 >env", "pytest a" + handled, change,
                                          "pytest b $A" + handled))
                 self.assertEqual((ran.code, began(self.events(ran))), (0, ["pytest a", "pytest b 1"]), change)
+        # One that its own text names it waits for, also where that is all of the text.
+        self.write("list", "1\n2\n")
+        self.overlap(2, "while read; do : $REPLY; done <list", "pytest a --beside=b", "pytest b --beside=a")
 
     def test_what_takes_the_time_of_tests(self) -> None:
         self.overlap(2, "run() {", "local start end status", "start=$(date +%s)", '"$@"', "status=$?",
