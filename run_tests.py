@@ -8458,7 +8458,7 @@ class ScriptRun(Run):
             command = script.commands[number]
             code = script.other_code(command)
             if not CALM.isdisjoint(words[:1]):  # `run export A=1`, `if $VERBOSE; then`
-                node = Reader(shlex.join(words)).nodes[0]
+                node = Reader(f"{words[0]} {shlex.join(words[1:])}").nodes[0]
                 node.redirects = command.node.redirects
                 code = script.code_of(script.add(command._replace(node=node)), ("",))
             if self.options.looks_like_test(" ".join(words)):

@@ -1134,6 +1134,12 @@ class AheadTest(ScriptCase):
         self.write("list", "1\n2\n")
         self.overlap(2, "while read; do : $REPLY; done <list", "pytest a --beside=b", "pytest b --beside=a")
 
+    def test_a_check_of_a_file_that_only_a_value_names(self) -> None:
+        for check in ('C="[ -e made ]"; $C', 'C="[ ! -e made ]"; ! $C'):
+            ran = self.conduct(lines(": >made", "bash -c 'sleep 0.3; rm made' tests/a", f"{check} && pytest b",
+                                     "exit 0"))
+            self.assertEqual((ran.code, began(self.events(ran))), (0, []), check)
+
     def test_what_takes_the_time_of_tests(self) -> None:
         self.overlap(2, "run() {", "local start end status", "start=$(date +%s)", '"$@"', "status=$?",
                      'end=$(date +%s); echo "$1: $((end - start))"; return $status', "}", "run pytest a --beside=b",
