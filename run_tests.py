@@ -6822,12 +6822,8 @@ FILTERS = names_in("tee grep egrep sed awk tail head cat cut tr sort uniq wc ts"
 INTERPRETER = r"(?:\S*/)?(?:(?:ba)?sh|python[\d.]*)$"
 # HARMLESS: commands that change nothing outside of the `$(…)` of an `echo`.
 HARMLESS = (
-    (CALM - OPEN)
-    | BLIND
-    | LOOKING
-    | FILTERS - {"tee"}
-    | names_in("df du free git nvidia-smi ps stat which")
-)
+    CALM | BLIND | LOOKING | FILTERS | names_in("df du free git nvidia-smi ps stat which")
+) - names_in("builtin command eval source . tee")
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 # A data file. If it does not exist yet, one test may make it for another.
 DATA_FILE = (
@@ -8210,12 +8206,12 @@ class Script:
             return self.calm_code(command)
         if not self.references.isdisjoint(names):  # it sets a variable of another name
             return f"_rt_block {command.number}"
-        goes_on = targets <= {"1", "2", "/dev/null"} and node.name in PRINTS
-        # A function in its `$(…)` is looked into.
+        # In the `$(…)` of an `echo` functions are looked into.
         harmless = HARMLESS.union(self.functions)
         inner = reached(substituted_commands(node.text), self.functions)
-        goes_on &= all(is_among(each, harmless) and not files_of(each, ".*>") for each in inner)
-        shows = goes_on and not node.has(rf" -v|{DOES}")
+        looks = all(is_among(each, harmless) and not files_of(each, ".*>") for each in inner)
+        is_print = node.name in PRINTS and targets <= {"1", "2", "/dev/null"}
+        shows = looks and is_print and not node.has(rf" -v|{DOES}")
         is_last = command.file.filters.get((*words_of(node), *files_of(node)))
         if is_last is not None:
             return f"_rt_pass {command.number} " + "1" * is_last
@@ -8225,7 +8221,7 @@ class Script:
             return f"_rt_meets {command.number}; _rt_pipes=perhaps _rt_skip="
         way = "_rt_other"
         differs = node.has(VALUES_THAT_DIFFER) or files_of(node)
-        if node.words and is_among(node, BLIND) and not differs:
+        if node.words and is_among(node, BLIND - PRINTS) and not differs:
             way = "_rt_peek"
         first = "".join(map(inert, node.words[:1]))
         code = f"{way} {command.number} {shlex.quote(' '.join(names))} {first}"

@@ -67,6 +67,7 @@ KINDS: Mapping[Sequence[Any], Sequence[str]] = {
     (9, ". x >y"): ["_rt_block"],
     (9, "echo x"): ["calm"], (9, "echo $((x++)) >&2"): ["_rt_meets"],
     (9, "echo x > /dev/null"): ["_rt_pass"], (9, "echo x > f"): ["_rt_other"],
+    (9, "echo $(shift; date; return)"): ["_rt_pass"], (9, "echo $(source f)"): ["_rt_other"],
     (9, '[ "$x" ]'): ["calm"], (9, "[ -e f ]"): ["_rt_other"], (9, "[ $(x) ]"): ["_rt_other"],
     (9, "ls -l"): ["_rt_other"], (9, "id -u"): ["_rt_peek"], (9, "ls > f"): ["_rt_other"],
     (9, "cd x"): ["_rt_move"], (9, "echo x*"): ["_rt_meets"],
