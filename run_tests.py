@@ -668,7 +668,7 @@ LOOKS_BACK = (
 # Commands in front of another one.
 PREFIXES = (
     r"(?:(?:command|exec|nohup|(?:nice|numactl|setsid|srun|stdbuf|taskset|xvfb-run)(?: [-\d]\S*)*"
-    r"|env(?: -u ?\S+| -(?!u)\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -[ks] ?\S+| -(?![ks])\S+)* [\w.]+"
+    r"|env(?: -u ?\S+| -(?!u)\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -[ks] ?\S+| -(?![ks])\S+)* [^\s-]\S*"
     r"|(?:uv|(?:\S*python[\d.]* -m )?coverage|poetry) run(?: -\S+)*) )*"
 )
 # Not the name of a program that stands among tests but prepares them or evaluates their results.
@@ -686,7 +686,7 @@ LOOKS_LIKE_TEST = (
     r"(?:(?:\S*/)?(?:pytest|py\.test|ctest|torchrun|mpirun|mpiexec)|\$\{?(?:PYTEST|TORCHRUN|MPIRUN)\}?)(?: |$)"
     rf"|(?:\S*/)?(?:python[\d.]*|\$\{{?(?:PY|py)\S*|bash|sh) (?:(?:.* )?{MODULE}"
     rf"|(?:-[XWO] ?\S+ |-(?!m)\S+ )*(?:(?<=c )(?:.* )?|-m (?:torch|coverage)\S* (?:.* )?)?{TEST_FILE})"
-    rf"|(?:deepspeed|accelerate) (?:.* )?(?:{MODULE}|{TEST_FILE})|(?:\S+ )?{MODULE}|{TEST_FILE}"
+    rf"|(?:deepspeed|accelerate) (?:.* )?(?:{MODULE}|{TEST_FILE})|(?:\S+ )?{MODULE}|(?!test ){TEST_FILE}"
 )
 RUNS_TESTS = (
     r"(?:\S*/)?(?:python[\d.]*(?! -[cV]| --version| -m (?:pip|venv|build)\b)|(?:ba)?sh(?! -c)"
