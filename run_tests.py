@@ -2557,8 +2557,6 @@ class History:
             self.knows_directory = True
             for known in (self.shards, self.seen, self.last, self.owed):
                 known.clear()
-        if not (record["shard"] or record["left_out"]):
-            self.shards.clear()  # all has run since: the parts may be cut anew
         self.shards[record["shard"] or ""].update(selected)
         self.seen.update(in_list)
         for name, copies in selected.items():
@@ -2801,9 +2799,10 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
     to_run = [test for test in chosen if test not in deferred]
     is_part = bool(to_run) and options.shard not in ("", "1/1")
     if last_selected:
+        in_parts = set().union(*(names for part, names in history.shards.items() if part))
         keep(
             f"--shard {options.shard}",
-            lambda test: test.name in last_selected or test.name not in history.seen,
+            lambda test: test.name in last_selected or test.name not in in_parts,
         )
     elif options.shard:
         number, total = map(int, options.shard.split("/"))

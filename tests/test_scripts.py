@@ -1386,8 +1386,8 @@ class ReadingTest(unittest.TestCase):
         for words in ("env LIB=/x/tests/lib ./tool", "timeout -k 5 9 ./tool", f"env LIB={'/x/lib:' * 9000} ./tool",
                       f"timeout {'-k5 ' * 90} ./tool", "test -f x", "timeout 9 test -f x"):
             self.assertFalse(looks_like_test(words), words[:40])
-        for words in ("env LIB=/x/lib tests/a.sh", "timeout -k5 -v -s KILL 9 pytest a", "env -u A B=1 bin/someTests", "timeout $T pytest a",
-                      'timeout "${T:-5}" tests/a', "./test -f x", "sh test -x"):
+        for words in ("env LIB=/x/lib tests/a.sh", "timeout -k5 -v -s KILL 9 pytest a", "env -u A B=1 bin/someTests",
+                      "timeout $T pytest a", 'timeout "${T:-5}" tests/a', "./test -f x", "sh test -x"):
             self.assertTrue(looks_like_test(words), words)
 
     def test_a_group_whose_handler_has_no_label(self) -> None:

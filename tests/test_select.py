@@ -726,15 +726,20 @@ class Selections(unittest.TestCase):
         history = [start("ad", "bc", shard="1/2"), end("a", 1), end("d", 500, outcome="failed")]
         again = self.select(text, history, shard="1/2", rerun_failed=True)
         self.assertEqual((labels(again.tests), {why: labels(out) for why, out in again.left_out.items()}),
-                         ("d", {"--shard 1/2": "b c", "--rerun-failed": "a"}))
+                         ("d", {"--shard 1/2": "", "--rerun-failed": "a b c"}))
         history += [start("d", "abc", run="2"), end("d", 900, 2, run="2"), start("a", "bcd", run="3")]
         again = self.select(text + " new:1:900", history, shard="1/2", rerun_failed=True)
         self.assertEqual(labels(again.tests), "a new")
-        # What failed in a run of the whole list, and was in no part before, is in one of them.
+        # What failed in a run of the whole list, and was in no part before, is in each of them.
         history += [start("bc", "ad", run="4", shard="2/2"), start("abcdn", run="5"),
                     *(end(key, run="5") for key in "abcd")]
         parts = [self.select(text + " n:1:1", history, shard=f"{number}/2", rerun_failed=True) for number in (1, 2)]
-        self.assertEqual("".join(labels(part.tests) for part in parts), "n")
+        self.assertEqual([labels(part.tests) for part in parts], ["n", "n"])
+        # Else parts stay as they were, whatever is known of durations by then.
+        history += [*(end(key, 9 ** number, run="0") for number, key in enumerate("abcd")),
+                    start("bc", "adn", run="6")]
+        parts = [self.select(text, history, shard=part, rerun_failed=True) for part in ("1/2", "2/2")]
+        self.assertEqual([labels(part.tests) for part in parts], ["", "b c"])
         for name, is_part in (("a", True), ("z", False)):     # of a name that no test has, all parts are empty
             keep = run_tests.parse_expression(name)
             again = self.select(text, history, shard="1/2", rerun_failed=True, keep=keep)
