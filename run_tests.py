@@ -6786,9 +6786,9 @@ OPEN = names_in(
 )
 # DEEDS: commands, each behind its name, whose arguments do more than to look.
 DEEDS = (
-    r"(?s)awk .*(?:system|getline|print[^;}]*[>|]|\s-\w*[if])|sed .*(?:\s-\w*i|\bw )"
-    r"|date .*(?:\s-\w*s|--set)"
-    r"|hostname \S+.*\s(?!-[sfidIA]\b)\S"
+    r"(?s)hostname \S+.*\s(?!-[sfidIA]\b)\S|awk .*(?:system|getline|print(?:[^;}\"]|\"[^\"]*\")*[>|]|\s-\w*[if])"
+    r"|sed .*(?:\s-(?:\w*i|-in)|(?<!\\)\bw )|sort .*\s-(?:\w*o|-o)|date .*(?:\s-\w*s|--set)"
+    r"|git .*\b(?:add|apply|checkout|clean|clone|fetch|init|merge|pull|reset|restore|rm|stash|submodule|switch)\b"
 )
 # PURE: commands that look at their words alone. BLIND: commands that see nothing that a test makes. LOOKING: commands
 # that may run ahead in a `$(…)` of a test's words.
