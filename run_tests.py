@@ -8205,10 +8205,13 @@ class Script:
             return self.calm_code(command)
         if not self.references.isdisjoint(names):  # it sets a variable of another name
             return f"_rt_block {command.number}"
-        # In the `$(…)` of an `echo` functions are looked into.
+        # In the `$(…)` of an `echo` functions are looked into. The scout finds a test there.
         harmless = HARMLESS.union(self.functions)
         inner = reached(substituted_commands(node.text), self.functions)
-        looks = all(is_among(each, harmless) and not files_of(each, ".*>") for each in inner)
+        looks = all(
+            command.file.is_test(each) or is_among(each, harmless) and not files_of(each, ".*>")
+            for each in inner
+        )
         is_print = node.name in PRINTS and targets <= {"1", "2", "/dev/null"}
         shows = looks and is_print and not node.has(rf" -v|{DOES}")
         is_last = command.file.filters.get((*words_of(node), *files_of(node)))
