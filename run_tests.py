@@ -7321,7 +7321,7 @@ _rt_hook() {
     :* | *FUNCNEST* | T:set\ +*T* | T:set\ -[!-]*+*T* | T:set\ -k* | T:set\ -[!-]*k* | *:set\ *posix* | \
       *[:\ \\]set\ *keyword* | *:shopt\ *keyword* | *functrace* | *extdebug* | *:ulimit\ *-f* | *:shopt\ *posix* | \
       *POSIXLY_CORRECT* | *[:\ \\]trap\ *[Rr][Ee][Tt][Uu][Rr][Nn]* | \
-      *[:\ \\]trap\ *DEBUG* | *[:\ \\]trap\ *CHLD* | *[:\ \\]trap\ *continue* | *[:\ \\]trap\ *break* | \
+      *[:\ \\]trap\ *DEBUG* | *[:\ \\]trap\ *[\ G]CHLD* | *[:\ \\]trap\ *continue* | *[:\ \\]trap\ *break* | \
       *ulimit*n\ [0-9] | *ulimit*n\ [0-9][0-9] | *ulimit*n\ [12][0-9][0-9])
       [[ ! $_rt_skips ]] || _rt_lost "bash runs all by itself behind"
       _rt_alone=1     # behind our `set -T`, functions inherit a trap for RETURN; our descriptors are above so few
@@ -7656,7 +7656,9 @@ _rt_reads() {    # an `eval` or `source`, which the scout runs, too: its number,
   _rt_ask reads "$PWD" "$@"
 }
 _rt_trapped() {  # the scout has no traps; that of a subshell runs in the middle of the script
-  [[ $BASHPID == "$_rt_shell" ]] || _rt_lost "it does not run the trap of"
+  # By its words, or where its last one is a variable, it is one for EXIT.
+  [[ $BASHPID == "$_rt_shell" || "$_rt_command " != *@(EXIT*|\ exit\ |\ 0\ *|\$*([!\ ])\ ) ]] || \
+    _rt_lost "it does not run the trap of"
 }
 _rt_pass() { [[ $_rt_within != value ]] || _rt_other "$1"; }
 _rt_native() {   # runs a `[[` or `((` that has ended so in the shell

@@ -1146,6 +1146,11 @@ class AheadTest(ScriptCase):
                                      "exit 0"))
             self.assertEqual((ran.code, began(self.events(ran))), (0, []), check)
 
+    def test_traps_that_hold_nothing_up(self) -> None:
+        """One for a signal in a job, and one whose commands name a variable with CHLD in its name."""
+        self.overlap(2, "trap 'kill $CHLD_PID 2>/dev/null' EXIT", "serve() { trap 'exit 0' TERM; sleep 60; }",
+                     "serve & CHLD_PID=$!", "pytest a --beside=b", "pytest b --beside=a")
+
     def test_what_takes_the_time_of_tests(self) -> None:
         self.overlap(2, "run() {", "local start end status", "start=$(date +%s)", '"$@"', "status=$?",
                      'end=$(date +%s); echo "$1: $((end - start))"; return $status', "}", "run pytest a --beside=b",
