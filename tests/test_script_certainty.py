@@ -827,6 +827,12 @@ mkdir tests⏎echo 'exit 1' >tests/x⏎chmod +x tests/x⏎trap 'exit $RET' EXIT�
 mkdir tests⏎echo 'exit 1' >tests/x⏎chmod +x tests/x⏎trap 'exit $RET' EXIT⏎RET=0⏎
 export POSIXLY_CORRECT=1⏎tests/x || RET=4
 pytest a --exit=1 || N=`expr ${N:-0} + 1`⏎pytest b⏎for i in `seq 1 $N`; do pytest c --exit=1 || N=$((N+2)); done⏎exit $N
+: >made⏎bash -c 'sleep 0.3' tests/a⏎printf '%s\n' b a | sort >made⏎bash -c '[ ! -s made ]' tests/b || exit 4⏎exit 0
+printf '[ ! -e made ]' >test_b⏎chmod +x test_b⏎bash -c 'sleep 0.3' tests/a⏎echo b=1 | tee made⏎./test_b || exit 4⏎exit 0
+printf '[ ! -e made ]' >test_b⏎chmod +x test_b⏎bash -c 'sleep 0.3' tests/a⏎
+for i in 1 2; do echo $i; done | sed s/1/3/ >made⏎./test_b || exit 4⏎exit 0
+echo no >made⏎bash -c 'sleep 0.3' tests/a⏎echo "$(cat made)" | awk '/no/ { exit 1 }' || R=4⏎
+bash -c 'echo yes >made' tests/b⏎exit $R
 """
 
 
