@@ -6974,8 +6974,8 @@ class ScriptFile:
         self.filters: Dict[Words, bool] = {}  # to whether it ends its pipeline
         # By name of a variable, the commands that may use it: their text has that name.
         self.commands_by_name: Dict[str, List[Node]] = defaultdict(list)
-        # By line and words of each command, how it stands: the operator behind it, `<` behind a pipe, `&` in a job, and
-        # `value` in a `$(…)`, `head` in that of a loop's head.
+        # By line and words of each command, how it stands: the operator behind it, `<` behind a pipe, `job` in a job,
+        # and `value` in a `$(…)`, `head` in that of a loop's head.
         self.ways: Dict[Any, Set[str]] = defaultdict(set)
         # By line, what `#:` says of it, or above it of all lines below.
         self.attributes: Dict[int, Attributes] = defaultdict(Attributes)
@@ -7002,7 +7002,7 @@ class ScriptFile:
 
     def note_ways(self, node: Node, text: str, runs_beside: bool) -> None:
         """Note how a command stands, and those in its `$(…)`."""
-        ways = {node.after, "<" * (node.before in PIPES), "&" * runs_beside}
+        ways = {node.after, "<" * (node.before in PIPES), "job" * runs_beside}
         where = "value"
         if node.kind:
             where = "head"
@@ -7010,7 +7010,7 @@ class ScriptFile:
         for line in self.lines_of(node, text):
             self.ways[(line, *words_of(node))] |= ways
             if node.name == "eval":  # the commands in its words have its line, too
-                self.ways[(line, node.name)] |= ways
+                self.ways[line, node.name] |= ways
             for inner in inside:
                 self.ways[(line, *words_of(inner))].add(where)
 
@@ -8101,7 +8101,7 @@ class Script:
         node = nodes[0]
         node.text = text  # with its here-document
         code = self.code_of(self.add(Site(file, line, node)), functions)
-        in_eval = file.ways[(line, "eval")]  # there may be a pipe behind it
+        in_eval = file.ways[line, "eval"]  # there may be a pipe behind it
         ways = file.ways[(line, *words_of(node))] or in_eval or {"value"}
         inside = ways & {"value", "head"}
         if code == "calm":
@@ -8114,7 +8114,8 @@ class Script:
             code = f"_rt_joins=$_rt_pipes; {code}"
         if "<" in ways and can_fail(node):
             code = f"_rt_gets={node.name}; {code}"
-        if "&" in ways:
+        # Of `x &` our trap hears in the shell that starts the job.
+        if "job" in ways and "&" not in ways:
             code = f"_rt_aside job; {code}"
         elif inside and len(ways) > 1:
             code = f"_rt_aside either; {code}"

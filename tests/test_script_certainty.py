@@ -833,6 +833,9 @@ printf '[ ! -e made ]' >test_b⏎chmod +x test_b⏎bash -c 'sleep 0.3' tests/a�
 for i in 1 2; do echo $i; done | sed s/1/3/ >made⏎./test_b || exit 4⏎exit 0
 echo no >made⏎bash -c 'sleep 0.3' tests/a⏎echo "$(cat made)" | awk '/no/ { exit 1 }' || R=4⏎
 bash -c 'echo yes >made' tests/b⏎exit $R
+{ bash -c 'sleep 0.4; : >made' tests/a & bash -c 'sleep 0.1' tests/b & wait; } | tee log⏎
+bash -c '[ ! -e made ]' tests/c || exit 4⏎exit 0
+(⏎bash -c 'sleep 0.4; : >made' tests/a &⏎wait⏎)⏎bash -c '[ ! -e made ]' tests/b || exit 4⏎exit 0
 """
 
 
