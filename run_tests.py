@@ -6807,8 +6807,11 @@ DEFAULTS = rf"\$\{{({NAME}):?="
 CHANGES = (
     rf"\b({NAME}) ?(?:<<|>>|[|&/%^])=|(?:\+\+|--|\s-v |-n \w+=|unset )({NAME})|{SETS_VARIABLE}"
 )
-# A check of a file, and not `[ $1 = -f ]`, nor the `-a` between two other checks.
-FILE_TEST = r"(?:\[\[?|test)\s[\s\S]*?(?<=\s)(?<!=\s)-(?:[b-hkprstuwxGLNOS]|nt|ot|ef|(?<=[\[!(t&|ao] -)a)\s"
+# A check of a file, and not `[ $1 = -f ]`, nor the `-a` between two other checks. `[ "$@" ]`, `[ $1 x ]` may be one.
+FILE_TEST = (
+    r"(?:(?:\[|test) (?:! )?\"?\$(?:@|\w+\"? [^]\s<>!=-]\S*)\"?(?: \]|$)"
+    r"|(?:\[\[?|test)\s[\s\S]*?(?<=\s)(?<!=\s)-(?:[b-hkprstuwxGLNOS]|nt|ot|ef|(?<=[\[!(t&|ao] -)a)\s)"
+)
 # Words that have another value in the scout than in the script's shell.
 VALUES_THAT_DIFFER = (
     r"\$[$!]|\$_\b|%\(.*\)T"

@@ -836,6 +836,8 @@ bash -c 'echo yes >made' tests/b⏎exit $R
 { bash -c 'sleep 0.4; : >made' tests/a & bash -c 'sleep 0.1' tests/b & wait; } | tee log⏎
 bash -c '[ ! -e made ]' tests/c || exit 4⏎exit 0
 (⏎bash -c 'sleep 0.4; : >made' tests/a &⏎wait⏎)⏎bash -c '[ ! -e made ]' tests/b || exit 4⏎exit 0
+assert() { test "$@" || R=4; }⏎bash -c 'sleep 0.3' tests/a⏎assert -e made⏎bash -c ': >made' tests/b⏎exit $R
+ok() { [ "$1" "$2" ]; }⏎pytest a --late --exit=1 || ok -e made || R=4⏎bash -c ': >made' tests/b⏎exit $R
 """
 
 
