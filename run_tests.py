@@ -7986,7 +7986,7 @@ def has_glob(node: Node) -> bool:
     words = " ".join([*node.words[1:], *node.assigned])
     patterns = r"\$\{\w+[#%][^}(`'\"]*\}"  # `${x%.*}`
     words = re.sub(rf"{NOT_EXPANDED}|\$\(\(.*?\)\)|\$\[.*?\]|\$[*?]|{patterns}", "", words)
-    looks = node.has(r"[(`]\s*<") or re.search(r"[*?]|(?<![\w(])\[", words)
+    looks = node.has(r"[(`]\s*<") or re.search(r"[*?]|[@!+]\(|(?<![\w(])\[", words)
     return bool(looks) and node.name not in NATIVE | {"let"}
 
 
@@ -7996,7 +7996,7 @@ def is_calm(node: Node) -> bool:
         return True
     if node.name in ("builtin", "command"):  # which may stand before any other
         return node.has(r"^\w+ (?:-[vV] |set [-+]\w+$)")
-    if node.has(rf"^{FILE_TEST}|{VALUES_THAT_DIFFER}|[<>]\(") or files_of(node):
+    if node.has(rf"^{FILE_TEST}|{VALUES_THAT_DIFFER}|[<>]\(|>&\s*[3-9]") or files_of(node):
         return False
     if not substitutes(node.text, PURE):
         return False

@@ -838,6 +838,11 @@ bash -c '[ ! -e made ]' tests/c || exit 4⏎exit 0
 (⏎bash -c 'sleep 0.4; : >made' tests/a &⏎wait⏎)⏎bash -c '[ ! -e made ]' tests/b || exit 4⏎exit 0
 assert() { test "$@" || R=4; }⏎bash -c 'sleep 0.3' tests/a⏎assert -e made⏎bash -c ': >made' tests/b⏎exit $R
 ok() { [ "$1" "$2" ]; }⏎pytest a --late --exit=1 || ok -e made || R=4⏎bash -c ': >made' tests/b⏎exit $R
+git init -q .; echo a >made; git add made; rm made⏎bash -c 'sleep 0.3' tests/a⏎echo "git: $(git checkout made 2>&1)"⏎
+bash -c '[ ! -e made ]' tests/b || exit 4⏎exit 0
+exec 3>made⏎X=1⏎bash -c 'sleep 0.3' tests/a⏎declare -p X >&3⏎bash -c '[ ! -s made ]' tests/b || exit 4⏎exit 0
+shopt -s nullglob extglob⏎: >x.err⏎bash -c 'sleep 0.3' tests/a⏎A=(@(x|y).err)⏎[ -z "$A" ] || R=4⏎
+bash -c 'rm *.err' tests/b⏎exit $R
 """
 
 
