@@ -6822,9 +6822,8 @@ CHANGES_EACH_TIME = r"\$\$|\$\{?(?:BASHPID|S?RANDOM)\b"
 # FILTERS: programs that may stand behind a test in a pipeline. INTERPRETER: a test or not by its arguments (`sh $t`).
 FILTERS = names_in("tee grep egrep sed awk tail head cat cut tr sort uniq wc ts")
 INTERPRETER = r"(?:\S*/)?(?:(?:ba)?sh|python[\d.]*)$"
-# NEEDS_TEST: filters that are some only behind a test in their pipeline. A `grep` may fail; the second, where what only
-# prints begins it, as in `echo x=1 | tee conf`, makes a file. `tee -a` and `>>` write a log.
-NEEDS_TEST = r"\be?grep", r"\be?grep|\btee (?!-a)|(?<![2>])>(?![>&]| ?/dev/)|\bawk .*exit"
+# A filter that makes a file (`tee -a` and `>>` write a log), or that may fail.
+MAKES_FILE = r"\btee (?!-a)|(?<![2>])>(?![>&]| ?/dev/)|\bawk .*exit"
 # HARMLESS: commands that change nothing outside of the `$(…)` of an `echo`.
 HARMLESS = (
     CALM | BLIND | LOOKING | FILTERS | names_in("df du free git nvidia-smi ps stat which")
@@ -7017,6 +7016,15 @@ class ScriptFile:
             for inner in inside:
                 self.ways[(line, *words_of(inner))].add(where)
 
+    def is_filter(self, node: Node, prints: bool, before_pipeline: int) -> bool:
+        """Whether a command filters what tests print, or what others do, and is taken to pass: a `grep` may fail.
+
+        Where what only `prints` begins the pipeline, as in `echo x=1 | tee conf`, it may make a file.
+        """
+        needs_test = node.name.endswith("grep") or (prints and node.has(MAKES_FILE))
+        is_behind = len(self.sites) > before_pipeline * needs_test
+        return node.before in PIPES and is_among(node, FILTERS) and is_behind
+
     def read_attributes(self, reader: Reader) -> None:
         """Note what each `#:` says: of its line, or, where it stands alone, of all lines up to the next such one."""
         for comment in reader.comments:
@@ -7043,7 +7051,8 @@ class ScriptFile:
 
     def visit(self, nodes: Nodes, label: str = "", is_job: bool = False) -> None:
         """Note the tests in a list of commands. With a label, all that look like tests in it are tests."""
-        before_pipeline, prints = 0, True
+        before_pipeline = 0
+        prints = True
         looks_count = label or self.options.tests is not None
         for statement in statements_of(nodes):
             handled = self.handled(statement)
@@ -7063,18 +7072,12 @@ class ScriptFile:
                 if node.kind:
                     self.visit_block(node, own_label, runs_beside)
                 elif node in handled or (looks_count and self.is_test(node)):
-                    site = self.site_of(
-                        node, line, own_label, len(self.sites) > before_pipeline
-                    )
+                    reads_test = len(self.sites) > before_pipeline
+                    site = self.site_of(node, line, own_label, reads_test)
                     self.sites.append(site)
                 elif node.name not in self.options.handlers and self.is_test(node):
                     self.bare.append(line)
-                # A filter of what tests print, or of what others do: taken to pass.
-                elif (
-                    node.before in PIPES
-                    and is_among(node, FILTERS)
-                    and len(self.sites) > before_pipeline * node.has(NEEDS_TEST[prints])
-                ):
+                elif self.is_filter(node, prints, before_pipeline):
                     names = files_of(node)
                     self.filters[(*words_of(node), *names)] = node.after not in PIPES
                     if node.has("^tee|^sort .*-o"):
