@@ -7062,6 +7062,7 @@ class ScriptFile:
                 line = self.line_of(node.start)
                 if node.before not in PIPES:
                     before_pipeline = len(self.sites)  # so many tests stand before its pipeline
+                    # Whether it begins with what prints or looks, and does no more.
                     prints = HARMLESS.issuperset(each.name for each in walk([node]))
                 own_label = handled.get(node, label)
                 text = node.text * (not node.kind) or head_of(node)
