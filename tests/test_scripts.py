@@ -1148,7 +1148,7 @@ class AheadTest(ScriptCase):
 
     def test_traps_that_hold_nothing_up(self) -> None:
         """One for a signal in a job, and one whose commands name a variable with CHLD in its name."""
-        self.overlap(2, "trap 'kill $CHLD_PID 2>/dev/null' EXIT", "serve() { trap 'exit 0' TERM; sleep 60; }",
+        self.overlap(2, "trap 'kill $CHLD_PID 2>/dev/null' EXIT", "serve() { trap 'exit 0' TERM; :; }",
                      "serve & CHLD_PID=$!", "pytest a --beside=b", "pytest b --beside=a")
 
     def test_what_takes_the_time_of_tests(self) -> None:
