@@ -6987,8 +6987,8 @@ class ScriptFile:
         )
         self.defines = set(chain(*found))  # names of functions
         self.read_attributes(reader)
-        self.visit(reader.nodes)
         self.functions = functions_in(reader.nodes)
+        self.visit(reader.nodes)
         self.by_place: Dict[Any, List[Site]] = defaultdict(list)
         for site in self.sites:
             for line in self.lines_of(site.node, site.node.text):
@@ -7063,7 +7063,10 @@ class ScriptFile:
                 if node.before not in PIPES:
                     before_pipeline = len(self.sites)  # so many tests stand before its pipeline
                     # Whether it begins with what prints or looks, and does no more.
-                    prints = HARMLESS.issuperset(each.name for each in walk([node]))
+                    begun = reached([node], self.functions)
+                    prints = HARMLESS.union(self.functions).issuperset(
+                        each.name for each in begun
+                    )
                 own_label = handled.get(node, label)
                 text = node.text * (not node.kind) or head_of(node)
                 for name in re.findall(NAME, text):

@@ -831,6 +831,8 @@ pytest a --exit=1 || N=`expr ${N:-0} + 1`⏎pytest b⏎for i in `seq 1 $N`; do p
 printf '[ ! -e made ]' >test_b⏎chmod +x test_b⏎bash -c 'sleep 0.3' tests/a⏎echo b=1 | tee made⏎./test_b || exit 4⏎exit 0
 printf '[ ! -e made ]' >test_b⏎chmod +x test_b⏎bash -c 'sleep 0.3' tests/a⏎
 for i in 1 2; do echo $i; done | sed s/1/3/ >made⏎./test_b || exit 4⏎exit 0
+printf '[ ! -e made ]' >test_b⏎chmod +x test_b⏎f() { echo b=$1; }⏎bash -c 'sleep 0.3' tests/a⏎f 1 | tee made⏎
+./test_b || exit 4⏎exit 0
 echo no >made⏎bash -c 'sleep 0.3' tests/a⏎echo "$(cat made)" | awk '/no/ { exit 1 }' || R=4⏎
 bash -c 'echo yes >made' tests/b⏎exit $R
 { bash -c 'sleep 0.4; : >made' tests/a & bash -c 'sleep 0.1' tests/b & wait; } | tee log⏎
