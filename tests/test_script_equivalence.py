@@ -210,7 +210,7 @@ A=$(echo sub)␣ ¦ LC_ALL=C␣ ¦ A+=more␣ ¦ IFS=:␣
 8× ε ¦ 5× --exit=«status» ¦ --exit=$n ¦ --exit=$((n % 2)) ¦ --signal=«signal» ¦ --open ¦ --open --exit=1 ¦ --err
 --both ¦ --both --exit=2 ¦ --slow ¦ --slow --exit=5 ¦ --quiet ¦ --quiet --exit=1
 == status
-3× 1 ¦ 2 ¦ 3 ¦ 42 ¦ 77 ¦ 124 ¦ 126 ¦ 127 ¦ 130 ¦ 137 ¦ 255
+3× 1 ¦ 2 ¦ 3 ¦ 42 ¦ 77 ¦ 124 ¦ 126 ¦ 127 ¦ 130 ¦ 138 ¦ 255
 == signal
 SEGV ¦ ABRT ¦ KILL ¦ TERM ¦ INT ¦ HUP ¦ PIPE
 == name
