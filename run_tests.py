@@ -7016,14 +7016,19 @@ class ScriptFile:
             for inner in inside:
                 self.ways[(line, *words_of(inner))].add(where)
 
-    def is_filter(self, node: Node, prints: bool, before_pipeline: int) -> bool:
+    def is_filter(self, node: Node, head: Node, before_pipeline: int) -> bool:
         """Whether a command filters what tests print, or what others do, and is taken to pass: a `grep` may fail.
 
-        Where what only `prints` begins the pipeline, as in `echo x=1 | tee conf`, it may make a file.
+        Where the `head` of its pipeline only prints or looks, as in `echo x=1 | tee conf`, it may make a file.
         """
-        needs_test = node.name.endswith("grep") or (prints and node.has(MAKES_FILE))
-        is_behind = len(self.sites) > before_pipeline * needs_test
-        return node.before in PIPES and is_among(node, FILTERS) and is_behind
+        if node.before not in PIPES or not is_among(node, FILTERS):
+            return False
+        needs_test = node.name.endswith("grep")
+        if node.has(MAKES_FILE):
+            harmless = HARMLESS.union(self.functions)
+            begun = reached([head], self.functions)
+            needs_test |= harmless.issuperset(each.name for each in begun)
+        return len(self.sites) > before_pipeline * needs_test
 
     def read_attributes(self, reader: Reader) -> None:
         """Note what each `#:` says: of its line, or, where it stands alone, of all lines up to the next such one."""
@@ -7052,7 +7057,7 @@ class ScriptFile:
     def visit(self, nodes: Nodes, label: str = "", is_job: bool = False) -> None:
         """Note the tests in a list of commands. With a label, all that look like tests in it are tests."""
         before_pipeline = 0
-        prints = True
+        head = Node(";")  # the first command of a pipeline
         looks_count = label or self.options.tests is not None
         for statement in statements_of(nodes):
             handled = self.handled(statement)
@@ -7062,11 +7067,7 @@ class ScriptFile:
                 line = self.line_of(node.start)
                 if node.before not in PIPES:
                     before_pipeline = len(self.sites)  # so many tests stand before its pipeline
-                    # Whether it begins with what prints or looks, and does no more.
-                    begun = reached([node], self.functions)
-                    prints = HARMLESS.union(self.functions).issuperset(
-                        each.name for each in begun
-                    )
+                    head = node
                 own_label = handled.get(node, label)
                 text = node.text * (not node.kind) or head_of(node)
                 for name in re.findall(NAME, text):
@@ -7081,7 +7082,7 @@ class ScriptFile:
                     self.sites.append(site)
                 elif node.name not in self.options.handlers and self.is_test(node):
                     self.bare.append(line)
-                elif self.is_filter(node, prints, before_pipeline):
+                elif self.is_filter(node, head, before_pipeline):
                     names = files_of(node)
                     self.filters[(*words_of(node), *names)] = node.after not in PIPES
                     if node.has("^tee|^sort .*-o"):
@@ -8210,6 +8211,19 @@ class Script:
         native = "native" * site.is_native
         return f"_rt_test {self.add(site).number} {quoted} '{native}' {first}"
 
+    def shows(self, command: Site) -> bool:
+        """Whether a command only prints. In the `$(…)` of its words functions are looked into, and a test is fine."""
+        node = command.node
+        targets = {target for _, target in node.redirects}
+        if node.name not in PRINTS or node.has(rf" -v|{DOES}"):
+            return False
+        harmless = HARMLESS.union(self.functions)
+        inner = reached(substituted_commands(node.text), self.functions)
+        return targets <= {"1", "2", "/dev/null"} and all(
+            command.file.is_test(each) or is_among(each, harmless) and not files_of(each, ".*>")
+            for each in inner
+        )
+
     def other_code(self, command: Site) -> str:
         """Bash for a command that is no test."""
         node = command.node
@@ -8221,19 +8235,10 @@ class Script:
             return self.calm_code(command)
         if not self.references.isdisjoint(names):  # it sets a variable of another name
             return f"_rt_block {command.number}"
-        # In the `$(…)` of an `echo` functions are looked into. The scout finds a test there.
-        harmless = HARMLESS.union(self.functions)
-        inner = reached(substituted_commands(node.text), self.functions)
-        looks = all(
-            command.file.is_test(each) or is_among(each, harmless) and not files_of(each, ".*>")
-            for each in inner
-        )
-        is_print = node.name in PRINTS and targets <= {"1", "2", "/dev/null"}
-        shows = looks and is_print and not node.has(rf" -v|{DOES}")
         is_last = command.file.filters.get((*words_of(node), *files_of(node)))
         if is_last is not None:
             return f"_rt_pass {command.number} " + "1" * is_last
-        if shows or re.match(self.options.calm, node.name):
+        if self.shows(command) or re.match(self.options.calm, node.name):
             return f"_rt_pass {command.number}"
         if is_told(node):
             return f"_rt_meets {command.number}; _rt_pipes=perhaps _rt_skip="
