@@ -7295,8 +7295,10 @@ builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 builtin declare -A _rt_known _rt_texts
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_stand_in= _rt_after=() _rt_label= _rt_level=0
-_rt_alone= _rt_traps= _rt_tested= _rt_files=() _rt_uses_stub= _rt_hides= _rt_enters= _rt_pipes=
+_rt_traps= _rt_tested= _rt_files=() _rt_uses_stub= _rt_hides= _rt_enters= _rt_pipes=
 _rt_replay=      # what the trap itself runs: declarations for the scout, which in _rt_hook would be local to it
+_rt_last=        # the value of `$_`
+_rt_skip=        # not empty if bash is to skip the command
 _rt_moved=       # the number of the last command, if it was a `cd`
 _rt_within=      # `job` in a job, for whose end nobody waits; `value` in a `$(…)`, `kept` if its output is kept, or
                  # `skipped` if its command is one that the scout skips
@@ -7310,9 +7312,11 @@ _rt_hook() {
     _rt_remove
     builtin return 1
   }
-  local - _rt_flags=$- _rt_skip=$_rt_skips
+  local - _rt_flags=$-
   builtin set +aEeuvx
-  builtin export -n _rt_flags _rt_skip _rt_replay BASH_TRAPSIG     # `set -a` has exported them
+  _rt_skip=$_rt_skips
+  builtin export -n _rt_flags _rt_replay BASH_TRAPSIG     # `set -a` has exported them
+  _rt_last=${!#}
   local _rt_piped=$1 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5:$#-5}")
   local _rt_begins=$_rt_enters     # as a function begins, bash calls the trap a second time for its call
   _rt_enters=
@@ -7338,9 +7342,10 @@ _rt_hook() {
       *[:\ \\]trap\ *DEBUG* | *[:\ \\]trap\ *[\ G]CHLD* | *[:\ \\]trap\ *continue* | *[:\ \\]trap\ *break* | \
       *ulimit*n\ [0-9] | *ulimit*n\ [0-9][0-9] | *ulimit*n\ [12][0-9][0-9])
       [[ ! $_rt_skips ]] || _rt_lost "bash runs all by itself behind"
-      _rt_alone=1     # behind our `set -T`, functions inherit a trap for RETURN; our descriptors are above so few
+      # Behind our `set -T`, functions inherit a trap for RETURN; our descriptors are above so few.
       _rt_send alone "$_rt_file" "$_rt_line" "$_rt_command"
-      builtin return 1 ;;
+      _rt_replay='builtin trap - DEBUG; builtin set +T'
+      builtin return ;;
   esac
   local _rt_functions=("${FUNCNAME[@]:1}")
   _rt_place=$_rt_file:$_rt_line:$_rt_command
@@ -7354,8 +7359,9 @@ _rt_hook() {
   # Else the status of a pipeline would be that of the last command that is not skipped.
   [[ ! $_rt_skip || ! $_rt_gets ]] || _rt_fail 0 "$_rt_gets"
   [[ ! $_rt_skip ]] || builtin shopt -s extdebug
-  [[ $_rt_skip ]]
+  [[ $_rt_skip$_rt_replay ]]
 }
+_rt_is_skipped() { [[ $_rt_skip ]]; }      # its argument is the value of `$_` behind the trap
 _rt_kind() {     # finds the runner's code for a command: `function` if it calls one
   local -A _rt_codes=()
   # What one subshell has asked, the next finds in a file: else a `$(…)` in a loop would ask each time.
@@ -7528,8 +7534,7 @@ _rt_replace() {  # lets a function, with some bash in it, take the place of a pr
   # A function that is called under `set +T` runs without our trap.
   local _rt_body="local -; builtin set +aEeTuvx; $2 || builtin return"
   # Defined by the trap, it has the script's file and line, and `set -a` exports it.
-  _rt_replay="function $1 () { { $_rt_body; } 193>&2 2>/dev/null; }; "
-  _rt_replay+="builtin export -fn -- $1; builtin export -n _rt_last"
+  _rt_replay="function $1 () { { $_rt_body; } 193>&2 2>/dev/null; }; builtin export -fn -- $1"
 }
 _rt_report() {   # reports the end of a command
   local _rt_piped=$1
@@ -7693,11 +7698,10 @@ if [[ $_rt_bash_env ]]; then
   export BASH_ENV=$_rt_bash_env
   . "$BASH_ENV"
 fi
-# No command may run before `_rt_hook` has its arguments: it would change PIPESTATUS.
+# No command may run before `_rt_hook` has its arguments: it would change PIPESTATUS. The text is short, since bash parses
+# it anew for each command.
 _rt_trap='if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "${LINENO:-0}" "$@" "$_"; '
-_rt_trap+='then builtin eval "$_rt_replay"; ! : "$_"; elif [[ $_rt_alone ]]; then '
-_rt_trap+='_rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; '
-_rt_trap+='elif [[ $_rt_replay ]]; then _rt_last=$_; builtin eval "$_rt_replay"; : "$_rt_last"; fi;'
+_rt_trap+='then builtin eval "$_rt_replay"; ! _rt_is_skipped "$_rt_last"; fi;'
 _rt_streams='} 193>&2 2>/dev/null'
 _rt_case='case ${FUNCNAME-} in _rt_* | "${_rt_stand_in:-_rt_}") ;; *) '     # it is ours
 _rt_case+='case $_rt_stand_in$_rt_enters$_rt_moved${_rt_after-}$_rt_traps'
@@ -7749,8 +7753,11 @@ class ScriptShell:
     fault: Exception | None = None
     thread: threading.Thread | None = None  # which runs the shells
 
-    def __init__(self, job: Job, reaper: Reaper, post: Callable[[Any], None]) -> None:
+    def __init__(
+        self, job: Job, known: str, reaper: Reaper, post: Callable[[Any], None]
+    ) -> None:
         self.job = job
+        self.known = known  # bash that says what is known of the script
         self.reaper = reaper
         self.post = post
         self.folder = reaper.scratch.path()
@@ -7796,7 +7803,7 @@ class ScriptShell:
         os.mkfifo(f"{reply}.ask")
         self.asked[os.open(f"{reply}.ask", os.O_RDWR | os.O_NONBLOCK)] = b""
         own = own_variables({**words, "role": role, "reply": reply})
-        text = f"unset BASH_ENV\n{own}{ASK}{HOOK}{hook}{LAST_OF_HOOK}"
+        text = f"unset BASH_ENV\n{own}{ASK}{HOOK}{hook}{self.known}{LAST_OF_HOOK}"
         path = self.reaper.scratch.write(text)
         environment = {**os.environb, b"BASH_ENV": path.encode()}
         return self.job._replace(environment=environment)
@@ -8134,6 +8141,18 @@ class Script:
             code = f"_rt_aside {inside.pop()}; {code}"
         return code
 
+    def known_tests(self, file: ScriptFile) -> str:
+        """Bash that tells a shell what the tests of a file are, so that it need not ask."""
+        known = f"_rt_hides={'1' * self.hides}\n"
+        for site in file.sites * (not file.obstacle):
+            text = " ".join(
+                words_of(site.node)
+            )  # as BASH_COMMAND has it, unless something is redirected
+            place = shlex.quote(f"{file.name}:{site.line}:{text}")
+            code = self.kind(file, site.line, text, ("",))
+            known += f"_rt_known[{place}]={shlex.quote(code)}\n"
+        return known
+
     def code_of(self, command: Site, functions: Words) -> str:
         """What a command is, as `kind` has it."""
         file, line, node = command[:3]
@@ -8345,7 +8364,8 @@ class ScriptRun(Run):
         self.reasons: Dict[str, None] = {}  # why tests have run alone
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
         job = Job(host.bash, [host.bash, self.name, *options.arguments], stdin="-")
-        self.shell = ScriptShell(job, host.reaper, self.inbox.put)
+        known = script.known_tests(self.file)
+        self.shell = ScriptShell(job, known, host.reaper, self.inbox.put)
 
     def start_script(self) -> None:
         """Let bash begin, and say what there is to say of the script. Raises OSError."""
@@ -8381,8 +8401,9 @@ class ScriptRun(Run):
 
     def show(self) -> None:
         """Show what the script has printed. A shell that asks has printed all that comes before."""
-        with suppress(OSError):  # the log's name may go
-            self.shown = self.trace.copy(f"/dev/fd/{self.shell.kept}", self.shown)
+        with suppress(OSError):  # the shells have not started, or the log's name is gone
+            if os.fstat(self.shell.kept).st_size != self.shown:
+                self.shown = self.trace.copy(f"/dev/fd/{self.shell.kept}", self.shown)
 
     def handle(self, event: Any) -> None:
         """Note what has happened, and do what follows from it."""

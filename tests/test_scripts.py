@@ -450,7 +450,7 @@ class FeatureTest(ScriptCase):
                          {"MASTER_PORT"})
 
     def test_a_command_that_is_no_test_asks_once(self) -> None:
-        """Each of the two shells, whatever the number of turns."""
+        """Each of the two shells, whatever the number of turns. Of most tests they know what they are."""
         self.drive("import json", "take = run_tests.ScriptRun.handle",
                    "def told(run, event):",
                    "    if isinstance(event, run_tests.Asked):",
@@ -467,6 +467,7 @@ class FeatureTest(ScriptCase):
         line = str(HEAD.count("\n") + 2)
         for command in ("((i < 60))", "((i++))", "x=$((x + i))", '[ "$x" != no ]', 'y="$x"', "f"):
             self.assertIn(("scout", "test.sh", line, command), kinds)
+        self.assertNotIn(("shell", "test.sh", str(HEAD.count("\n") + 3), "python3 a"), kinds)
         self.assertLess(len(asked), 120)
 
     def test_status(self) -> None:
@@ -827,11 +828,12 @@ class FeatureTest(ScriptCase):
         for name, code, outcomes in (("TERM", 143, {"a": "failed"}), ("USR1", 1, {"a": "failed", "b": "passed"})):
             with self.each(name):
                 self.drive("on_kind = run_tests.ScriptRun.on_kind", "def told(run, *fields):",
-                           "    if (run.role, fields[2]) == ('shell', 'python3 b'):",
+                           "    if (run.role, fields[2]) == ('shell', 'python3 b 2>&1'):",
                            f"        run.shell.process.signal({int(signal.Signals['SIG' + name])})",
                            "    return on_kind(run, *fields)", "run_tests.ScriptRun.on_kind = told")
                 ran = self.conduct(HEAD + lines("trap 'echo cleaned' EXIT USR1", "python3 a --exit=1 || test_fail a",
-                                                "python3 b || test_fail b", "trap - EXIT", "exit $RET"), "--one-by-one")
+                                                "python3 b 2>&1 || test_fail b", "trap - EXIT", "exit $RET"),
+                                   "--one-by-one")
                 self.assertEqual((ran.code, ran.outcomes(), ran.err), (code, outcomes, ""))
                 self.assertRegex(ran.text, "sub-test failed: a\n(?s:.*)cleaned\n")
 
