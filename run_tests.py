@@ -29,7 +29,7 @@ Copy this one file next to a CI script and let it run the script, or a list of t
 
 A list is bash, one test per command. Every GPU of the outer mask is a slot; a slot that becomes free takes the
 next waiting test at once. With one GPU or none the tests run one after another and print what `bash tests.txt`
-would print, unless they say that they share it.
+would print, unless tests say that they share a GPU.
 
 Exit codes: 0 all passed; 1 a test failed or did not get to run; 2 usage or a bad list; 3 the runner or
 the machine failed; 5 nothing selected, or all skipped; 128+N ended by signal N.
@@ -115,13 +115,16 @@ VERSION = "0.2.0"
 PROGRAM = "run_tests.py"
 OLDEST_PYTHON = (3, 8)
 
-BATCH_S = 0.05  # a script hands over the tests of one batch within milliseconds
+# So long a new test of a script waits for others, to let the longest start first: bash comes to all that stand next to
+# each other within milliseconds.
+BATCH_S = 0.05
 GRACE_S = 10.0  # from SIGTERM to SIGKILL: enough for pytest to write its JUnit file
 FOLLOW_S = 0.05  # between two looks at a growing log: no eye sees a shorter time
-LINGER_S = 1.5  # for what a test leaves to end by itself: some helpers check for their parent once a second
+# For processes that a test leaves, to end by themselves: some helpers check for their parent once a second.
+LINGER_S = 1.5
 KILLED_S = 2.0  # a killed process is gone in milliseconds, or is stuck in the kernel
-LIVE_S = 0.25  # between two looks at the keys; a clock that counts seconds needs no more
-REDRAW_S = 0.1  # between two drawings of the live block: more is flicker
+LIVE_S = 0.25  # until the live block is drawn again without news: its clocks count seconds
+REDRAW_S = 0.1  # at least, between two drawings of the live block: more is flicker
 # After so long without a line a run says that it is alive: CI services end silent jobs.
 SILENCE_S = 60.0
 SLOW_S = 300.0  # between two announcements of a test that still runs: few take longer
@@ -129,8 +132,8 @@ STUCK_S = 30.0  # a shell that SIGKILL does not end by then is given up
 SWEEP_POLL_S = 0.02  # between two looks at what a test has left: each look takes milliseconds
 # For the stacks of all Pythons of a test: each Python takes milliseconds, unless it is frozen.
 STACKS_S = 1.0
-CHORES_S = 1.0  # between two looks at orphans that have ended, at deleted files, at OOM kills
-REPORT_S = 10.0  # of `--deadline`, kept for sweeps and reports
+CHORES_S = 1.0  # between two looks at ended orphans, at a deleted log dir, at OOM kills
+REPORT_S = 10.0  # the last part of `--deadline`, kept for sweeps and reports
 MEMORY_S = 10.0  # a GPU's memory comes back within a second of its process's end
 # A GPU may hold this much more than before a test: drivers keep some; a CUDA context takes 500 MiB.
 MEMORY_MIB = 128
@@ -140,7 +143,7 @@ TOOL_POLL_S = 0.25  # between two checks whether the run still wants nvidia-smi'
 # The longest wait for a locked log dir: the guard of a killed run locks it until it has ended all tests, which took
 # 9.5 s where ten processes wanted each core.
 HELD_S = 15.0
-# Must be free when bash has written its state, else one of its files, all smaller, may be torn.
+# If the disk has so much room left when bash has written its state, none of bash's files, all smaller, is torn.
 ROOM_BYTES = 1 << 20
 COPY_BYTES = 1 << 20  # the buffer through which a log is replayed, so that 1 GB costs no memory
 TAIL_BYTES = 8192  # of a log, for a JUnit file: the last error and its traceback
@@ -156,9 +159,9 @@ STEM_BYTES = 120  # of a file name: far below the 255 that file systems allow, s
 ARGUMENT_BYTES = 100_000  # Linux refuses one argument of 128 KiB or more (MAX_ARG_STRLEN)
 # The most lines of one command of a list: bash reads the command from its start again at each line.
 COMMAND_LINES = 1000
-SHARES = 1_000_000  # of a device: `gpus=` takes six digits after the point
+SHARES = 1_000_000  # into which a device is divided: `gpus=` takes six digits after the point
 PASSES = 5  # the median of a test's last passes is its expected duration: two bad days do not move it
-# The longest test starts so early that it may take this many times its estimate without prolonging the run.
+# The longest test starts so early that it may take this many times its expected duration without prolonging the run.
 SLACK = 1.1
 LONGEST_S = 1e9  # a pass of thirty years is a torn or foreign record
 ASSUMED_S = 60.0  # the expected duration where nothing is known of any test; only ratios matter
@@ -231,11 +234,11 @@ class Outcome(enum.Enum):
     NOT_RUN = "not run"
 
     def is_pass(self) -> bool:
-        """What waits for the test may start."""
+        """The test passed, so what waits for it may start."""
         return self in (Outcome.PASSED, Outcome.FLAKY)
 
     def is_excused(self) -> bool:
-        """It did not pass, and does not fail the run either."""
+        """The test did not pass, and does not fail the run either."""
         return self in (Outcome.SKIPPED, Outcome.KNOWN)
 
     def is_failure(self) -> bool:
@@ -247,7 +250,7 @@ class Outcome(enum.Enum):
         return self in (Outcome.FAILED, Outcome.CRASHED, Outcome.TIMEOUT)
 
     def is_unfinished(self) -> bool:
-        """The run ended before the test did; it says nothing about the test."""
+        """The run ended before the test did: the outcome says nothing about the test."""
         return self in (Outcome.INTERRUPTED, Outcome.NOT_RUN)
 
 
@@ -260,28 +263,28 @@ class Options(NamedTuple):
     lists: Sequence[str]
     command: Sequence[str] = (PROGRAM,)  # the words of the command line, the program first
     gpus: str = ""  # a count or ids, as written
-    gpus_per_test: float = 1  # for tests that do not say it
+    gpus_per_test: float = 1  # for tests that do not say `gpus`
     jobs: int = 0  # CPU slots for `gpus=0`; 0: as many as GPUs
     python: str = "python3"
     pytest_args: Words = ()
-    require_gpus: int = 0
+    require_gpus: int = 0  # with fewer GPUs nothing runs
     timeout: float = 0  # 0: no limit
     slow: float = SLOW_S  # how often a test that runs on is announced
     deadline: float = 0  # 0: none
     grace: float = GRACE_S
     retries: int = 0
     retry_on: str = ""  # a pattern: only failures whose cause or log line matches are retried
-    flaky: str = "pass"
+    flaky: str = "pass"  # or `fail`: what a test that passes on a retry does to the run
     skip_code: int = 0  # the exit code of a test that cannot run here; 0: none
     known_failures: Mapping[str, str] = {}  # why tests are known to fail, by label
-    leaks: str = "report"
+    leaks: str = "report"  # or `fail`: whether a test that leaves processes behind fails
     fail_fast: bool = False
     # In scripts, functions whose call behind `||` marks a test.
     handlers: Sequence[str] = ["test_fail"]
     # In scripts, a pattern of commands that are tests; None: those with a handler.
     tests: str | None = None
     calm: str = CALM_PROGRAMS  # in scripts, a pattern of programs that may run beside tests
-    one_by_one: bool = False
+    one_by_one: bool = False  # a script waits for each test
     arguments: Sequence[str] = ()  # of a script
     verbose: bool = False
     log_dir: str = "logs"
@@ -291,14 +294,14 @@ class Options(NamedTuple):
     # Empty: `failures` for a list on a terminal with several slots, else `replay`.
     output: str = ""
     color: str = "auto"
-    list: bool = False
+    list: bool = False  # print the tests, run none
     history: Sequence[str] = ()  # more journals to learn durations from
     order: str = "auto"
-    keep: Callable[[Test], bool] | None = None  # of `-k`
+    keep: Callable[[Test], bool] | None = None  # of `-k`: whether it selects a test
     rerun_failed: bool = False
     repeat: int = 1
     only: LabelFile | None = None
-    message: Words = ()  # the words of `[ci WORDS]` in it, case folded
+    message: Words = ()  # of a commit: the words of all `[ci WORDS]` in it, case folded
     max_gpus: int = 0  # 0: no limit
     shard: str = ""  # `2/4`: part 2, from 1, of 4 parts of the tests
 
@@ -340,7 +343,7 @@ class Options(NamedTuple):
 
 
 class LabelFile(NamedTuple):
-    """The lines of a file of `--only`: labels, and comments `# label` that name tests which it leaves out."""
+    """The lines of a file of `--only`: labels, and comments `# label`, which name tests that the file leaves out."""
 
     path: str
     labels: FrozenSet[str]
@@ -393,7 +396,7 @@ class Job(NamedTuple):
     environment: Mapping[bytes, bytes] | None = None  # None: ours, which costs Popen least
     directory: str | None = None  # None: ours
     stdin: str = ""  # path of its standard input; `-`: the runner's own; empty: nothing to read
-    errors: str = ""  # path of the log for standard error, if it is another
+    errors: str = ""  # path of a log for standard error alone; empty: standard output's
     umask: int = -1  # -1: ours
 
 
@@ -418,8 +421,8 @@ class Test(NamedTuple):
     announces: bool
     # It is pytest: if it leaves no good JUnit file, it has died, whatever its status.
     is_pytest: bool = False
-    origin: str = ""  # its label without the number of its run
-    # It starts without bash, in the environment and folder of `shell`; None: bash runs `command`.
+    origin: str = ""  # its label without the ` (run 2)` of --repeat
+    # Of a script's test: it starts without bash, in the environment and folder of `shell`. None: bash runs `command`.
     program: Job | None = None
     splits: bool = False  # its standard error goes to a file of its own, `<log>.err`
 
@@ -433,8 +436,8 @@ class Test(NamedTuple):
         return name_of(self.file, self.key, self.origin)
 
     @property
-    def names(self) -> str:
-        """Its label and tags, case folded: options ask for parts of them."""
+    def label_and_tags(self) -> str:
+        """The label and the tags, case folded: `-k` and `--message` ask for parts of them."""
         return "\0".join((self.origin, *self.attributes.tags)).casefold()
 
     @property
@@ -2746,7 +2749,7 @@ def deferred_tests(tests: Tests, options: Options) -> Dict[Test, str]:
             test
             for test in tests
             if test.origin in options.only.labels
-            or any(word in test.names for word in options.message)
+            or any(word in test.label_and_tags for word in options.message)
         ]
         named += options.only.new_tests(tests)
         needed = reach(named, leaders_of(tests))
@@ -5988,7 +5991,7 @@ def parse_expression(text: str) -> Callable[[Test], bool]:
         raise BadValue(
             f"{text!r} is not names joined by and, or, not and parentheses, such as 'fp8 and not (slow or h100)'"
         ) from None
-    return lambda test: bool(eval(code, {"names": test.names}))
+    return lambda test: bool(eval(code, {"names": test.label_and_tags}))
 
 
 def read_labels(path: str) -> List[str]:

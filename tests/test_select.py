@@ -394,7 +394,7 @@ class OnlyTest(RunnerCase):
                 self.assertEqual(" ".join(run_tests.parse_message(message)), expected)
 
     def test_a_word_is_a_part_of_label_or_tags(self) -> None:
-        names = tagged("Test_SQRT", "ASAN", "x").names
+        names = tagged("Test_SQRT", "ASAN", "x").label_and_tags
         self.assertEqual([word for word in ("asan", "san", "sq", "test_", "asan2", "tasan") if word in names],
                          ["asan", "san", "sq", "test_"])
 
