@@ -641,6 +641,7 @@ STATE_WORDS = names_in(
 CHECKS = names_in("[ [[ (( test false read")
 ENDS = names_in("exit return")
 PRINTS = names_in("echo printf")
+# Commands that may stand beside state words in a line of shell state.
 BESIDE_STATE = CHECKS | ENDS | PRINTS | names_in("true mkdir getopts")
 LOOKUP = r"(?:command\s+-[vV]|type|hash|which)\s"
 WAIVED = r"\|\|(?:true|:)$"  # operator and command: the failure before them is waived
@@ -648,14 +649,16 @@ WAIVED = r"\|\|(?:true|:)$"  # operator and command: the failure before them is 
 INFALLIBLE = PRINTS | names_in(
     ": true export local declare typeset readonly unset let set shopt break continue trap disown hash jobs dirs times"
 )
-# Programs that look after something, and whose own failure is none of a test.
+# Programs that do small work around a test: if one of them fails, no test has failed.
 UTILITIES = names_in(
     "awk basename cat cp cut date df dirname du expr free head hostname id kill ln ls mkdir mv nproc nvidia-smi ps pwd "
     "rm sed seq sleep sort sync tail tee touch tput tr uname wait wc yes"
 )
+# State words in a function whose effect is lost if the function's call is a test.
 EXPORTING = names_in("export source .")
 # Commands behind which files may lie elsewhere, and programs whose own command runs elsewhere.
 ELSEWHERE = STATE_WORDS | names_in("read eval docker podman ssh apptainer singularity kubectl")
+# Names of commands that are no program to be tested; the empty one is that of assignments alone.
 NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
 # An operator and a command that are taken to pass on the failure before them, as `|| exit 1` and `; exit` do, but not
 # `|| exit 256`: that is 0 to bash.
@@ -691,6 +694,7 @@ LOOKS_LIKE_TEST = (
     rf"|(?:-[XWO] ?\S+ |-(?!m)\S+ )*(?:(?<=c )(?:.* )?|-m (?:torch|coverage)\S* (?:.* )?)?{TEST_FILE})"
     rf"|(?:deepspeed|accelerate) (?:.* )?(?:{MODULE}|{TEST_FILE})|(?:\S+ )?{MODULE}|(?!test ){TEST_FILE}"
 )
+# A command that most likely runs tests: if its failure is lost, the user is told.
 RUNS_TESTS = (
     r"(?:\S*/)?(?:python[\d.]*(?! -[cV]| --version| -m (?:pip|venv|build)\b)|(?:ba)?sh(?! -c)"
     r"|pytest|torchrun|mpirun|mpiexec|ctest)(?= |$)|\./|[\"']?\$"
@@ -700,30 +704,37 @@ PYTEST = (
     rf"(?!(?s:.*)(?:&&|;|\bsrun |--directory|--chdir|\|\|(?! *(?:exit|return|false)\b))){PREFIXES}[\"']?(?:\S*/)?"
     r"(?:(?:python[\d.]*|\$\S+)[\"']? (?:-[XW] ?\S+ |-(?![XW])\S+ )*-m )?(?:pytest|py\.test)[\"']?\s"
 )
+# Words by which a command seems to use several GPUs; a group has their number, if they tell it.
 SEVERAL_GPUS = (
     r"(?i)(?:nproc[-_]per[-_]node|\bn(?:um)?[-_]?gpus|gpus[-_]per[-_]node|accelerate\b(?:.|\\\n)* --num_processes)[= ]"
     r"(?:(\d+)|gpu|auto)"
     r"|\bmpi(?:run|exec)\b(?:.|\\\n)*? -n?p? ?(\d+)|(?<!not[ _])(?:distributed|(?<![a-z])m(?:ulti)?[-_]?gpu)"
 )
+# An assignment to a device mask.
 MASK = r"((CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK)(\[[^]]*\])?\+?="
-# An assignment to a mask, but for `M=$M`.
+# The same, but not `M=$M`.
 PINS = rf'{MASK}(?!"?\$\{{?\1\}}?"?$)'
 BASH_IS_IDLE = "bash runs no commands here; look at SHELLOPTS and BASH_ENV in the environment"
 WINDOWS = "Windows line ends; fix them with `sed -i 's/\\r$//'`"
+# Keys of `#:` on which only companions act.
 COMPANION_KEYS = "mem split after-crash nodes".split()
 
 SUBSHELL = r"(?:\$\((?!\()|[<>]\()"
-RUNS_INSIDE = rf"{SUBSHELL}|`"
+RUNS_INSIDE = rf"{SUBSHELL}|`"  # words that run commands
+# Operators in `((…))` that change a variable.
 CHANGES_IN_SUM = r"\+\+|--|<<=|>>=|(?<![=!<>])=(?!=)"
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
+# Commands that set variables by their words; the empty name is that of assignments alone.
 ASSIGNING = names_in("export declare typeset readonly read let mapfile readarray") | {""}
 NAME = r"(?a:[A-Za-z_]\w*)"
 # How a command asks for a variable.
 READS_VARIABLE = rf"(?:(?<!\\)\$\{{?[#!]?|\[ (?:! )?-v |\(\([\s!]*)({NAME})"
+# How a command sets a variable (see `spelled`).
 SETS_VARIABLE = (
     rf"(?:(?<![\w\"$-])(?={NAME}(?:\[[^]]*\])?(?:\+\+|--|\s?[-+*:]?=(?!=)))"
     rf"|(?m:^| )(?:for|select|read|mapfile|readarray|local)(?: -\S+)* )({NAME})"
 )
+# Pieces that bash does not expand, and pieces in double quotes, which it does: the latter are in a group, to be kept.
 NOT_EXPANDED = r"""(?s)\\.|'[^']*'|("(?:[^"\\]|\\.)*")"""
 # Variables of bash's own, which have another value each time, or none that is the list's.
 CHANGING = r"(?:S?RANDOM|SECONDS|EPOCH\w+|BASH\w*|PPID|LINENO)\b"
@@ -741,16 +752,20 @@ PREPARES = (
 )
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
 
-# Words. The text is known to be whole, since bash has read it. Escaped and quoted pieces in which nothing nests:
+# Words. The text is known to be whole, since bash has read it.
+# Escaped and quoted pieces, in which nothing nests.
 FLAT = r"""(?s)\\.?|'[^']*'|\$'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`"""
 # All pieces of a word. A bracket is one where it opens an array, A=(1 2), or a pattern, !(a|b).
 WORD_PIECE = FLAT + r"""|[^ \t\n;&|()<>'"\\$`]+|\$\(|\$\{|[<>]\(|\$?"|\$|(?<=[=!@?*+])\("""
+# What matters for the end of a `(`, a `{` or a `case`; QUOTED: for that of a double quote.
 NESTED = (
     FLAT + r"""|[$<>]\(|\$\{|["(){}]|(?<![^\s;&|()])\#[^\n]*|\bcase\s[^\n;]*?\sin\b|\besac\b"""
 )
 QUOTED = r"""(?s)\\.|`(?:[^`\\]|\\.)*`|\$\(|\$\{|["}]"""
+# Pieces that begin a nest; CLOSING turns the last character of such a piece into the character that ends the nest.
 NESTS = names_in('$( <( >( ( ${ " $"')
 CLOSING = str.maketrans("({", ")}")
+# What stands between words.
 NO_WORD = (
     r"(?P<blank>(?:[ \t]|\\\n)+)|(?P<comment>#[^\n]*)|(?P<operator>\|\||&&|;;&?|;&|\|&|&>>?|\([ \t]*\)"
     r"|(?:\d+|\{\w+\})?(?:<<<|<<-?|<>|<&|>>|>&|>\||<(?!\()|>(?!\())|[;|()&\n])"
@@ -771,7 +786,7 @@ STOPS = SEPARATORS | names_in(";; ;& ;;& ( ) ()") | {""}
 class Token(NamedTuple):
     """A piece of a command. `start` and `end` are offsets in its text."""
 
-    # Word, operator, comment, end, or document: all here-documents behind one newline.
+    # `word`, `operator`, `comment`, `end`, or `document`: all here-documents behind one newline.
     kind: str
     text: str
     start: int
@@ -812,7 +827,7 @@ def end_of_nest(text: str, at: int, closer: str, pattern: str = NESTED) -> int:
 def read_tokens(text: str) -> Tokens:
     """The words, operators, comments and here-documents of commands. `(( … ))` is a word."""
     tokens: Tokens = []
-    documents = []  # patterns: the ends of those that begin behind the next newline
+    documents = []  # patterns of the last lines of the here-documents behind the next newline
     at = 0
     while at < len(text):
         start = at
@@ -845,13 +860,13 @@ class Node:
     `kind` is empty for a simple command, else the word that opens it: `if`, `for`, `{`, `(`, `function` and so on.
     """
 
-    kind = after = text = ""
+    kind = text = after = ""  # `after`: the operator behind it
     lead = ""  # `!` or `time`
     name = ""  # of a simple command, its first word; empty for assignments alone
     start = end = 0  # offsets
 
     def __init__(self, before: str) -> None:
-        self.before = before  # the operator between the command before and this one
+        self.before = before  # the operator in front of it
         self.assigned: List[str] = []  # leading assignments
         self.words: List[str] = []  # other words; of a compound command those of its head
         self.redirects: List[Tuple[str, str]] = []  # operators and their words
@@ -926,7 +941,7 @@ class Reader:
             separator = self.take()
             if nodes and not nodes[-1].after:
                 nodes[-1].after = separator
-            if separator != "\n":  # one behind `&&` means nothing
+            if separator != "\n":  # a newline behind `&&` means nothing
                 before = separator
         return nodes
 
@@ -1069,13 +1084,13 @@ def reached(nodes: Iterable[Node], functions: Functions) -> List[Node]:
     """All commands in these, and in the functions that they call."""
     found = list(walk(nodes))
     uncalled = dict(functions)
-    for node in found:  # it grows
+    for node in found:  # `found` grows
         found += walk(uncalled.pop(node.name, ()))
     return found
 
 
 def unforked(nodes: Nodes, functions: Functions) -> Set[Node]:
-    """Those of some commands that the shell itself runs, and no other process."""
+    """Those of some commands that the shell itself runs, not another process."""
     return set(nodes).difference(reached(filter(is_forked, nodes), functions))
 
 
@@ -1107,11 +1122,11 @@ def is_infallible(node: Node) -> bool:
 def reported_failures(
     nodes: Nodes, switches: str, functions: Functions, loop: Node | None = None
 ) -> Set[Node]:
-    """Of a list of commands, those whose failure ends the shell or shows in its exit status.
+    """Of a list of commands, those whose failure ends the shell or shows in the exit status of the list.
 
     `switches` are those of `set` so far. A check such as `[ … ]` is assumed to depend on all commands before it. What
-    `|| true` waives counts as a failure that ends the shell. A `loop` around the list stands for those that show in
-    the exit status: only its last turn shows them.
+    `|| true` waives counts as a failure that ends the shell. If the list is the body of a `loop`, the loop stands for
+    those that show in the exit status, since only its last turn shows them.
     """
     ending = set()
     in_status: Set[Node] = set()
@@ -1150,7 +1165,7 @@ def reported_by_pipeline(pipeline: Nodes, switches: str, functions: Functions) -
     last = pipeline[-1]
     is_answer = first is not last or first.before == "||"  # `test || cat log`, `test | tee log`
     if last.after in ("&&", "||") or first.lead == "!":
-        switches += " +e"
+        switches += " +e"  # bash heeds no `set -e` there
     reported = set()
     for node in pipeline:
         if node is last or is_on("o pipefail", switches):
@@ -1162,7 +1177,7 @@ def reported_by_pipeline(pipeline: Nodes, switches: str, functions: Functions) -
 
 
 def reported_by_command(node: Node, switches: str, functions: Functions) -> Set[Node]:
-    """The same for one command."""
+    """The commands whose failure shows in the exit status of one command: itself, or commands inside it."""
     bodies = node.bodies
     if node.kind == "function":
         return set()
@@ -1184,7 +1199,7 @@ def reported_by_command(node: Node, switches: str, functions: Functions) -> Set[
     if loop or {each.name for each in reported} - STATE_WORDS:
         for condition in node.conditions:
             reported |= reported_failures(condition, f"{switches} +e", functions)
-    if node.name or node.kind == "(":  # a `return` ends no more than this
+    if node.name or node.kind == "(":  # a `return` ends this function or subshell alone
         reported = {node if each.name == "return" else each for each in reported}
     return reported
 
@@ -1192,7 +1207,7 @@ def reported_by_command(node: Node, switches: str, functions: Functions) -> Set[
 def check_status(test: TestLine, nodes: Nodes, every: Nodes, functions: Functions) -> None:
     """Raises BadValue for a test whose status tells no failure, and hints at one whose status hides some.
 
-    `every`: all commands that it reaches.
+    `every`: all commands that the test reaches.
     """
     known = NO_PROGRAMS.union(functions)
     suspects = [node for node in every if node.name not in known]
@@ -1281,7 +1296,7 @@ def junit_word(words: Sequence[str]) -> str:
 
     A name that changes each time, or that only the test's own shell can expand, does not count.
     """
-    # In "--junitxml=$DIR/x.xml" the quote moves to the value.
+    # The word in "--junitxml=$DIR/x.xml" is "$DIR/x.xml", with the quote from the front.
     named = re.findall(r"(?:^|\0)([\"']?)--junit-?xml[=\0]([^\0]*)", "\0".join(words))
     word = "".join(chain(*named[-1:]))
     return word * (not re.search(PASSING_NAME, word))
@@ -1306,7 +1321,7 @@ class TestLine(NamedTuple):
     after: str = ""  # the labels in `after=`, one a line
     label: str = ""  # the word after `test_fail`, or run_test's fourth
     junit: str = ""  # the word after `--junitxml=`, or run_test's second
-    is_handled: bool = False  # it says `|| test_fail`
+    is_handled: bool = False  # `|| test_fail` stands behind it
     # It is a bare test file or folder, for which the runner calls pytest.
     is_target: bool = False
     switches: str = ""  # of `set`, above it
@@ -1473,7 +1488,7 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
 
     Notes the variables that this command sets: `setter` is the line of a test, or 0 for shell state.
     """
-    # Its body is the runner's, not the list's.
+    # A handler `test_fail` is the runner's own, whatever function the list defines.
     functions = {**parsed.functions, "test_fail": ()}
     every = reached(nodes, functions)
     text = "\n".join(map(spelled, every))
@@ -1481,7 +1496,7 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
     needed = set(re.findall(READS_VARIABLE, expanded))
     needed.difference_update(re.findall(SETS_VARIABLE, text))
     if any(node.name in ("source", ".", "eval") for node in every):
-        needed.clear()  # that may set it
+        needed.clear()  # the file or text that is read may set them
         if not setter:
             parsed.setters.clear()
     for name in sorted(needed):
@@ -1512,10 +1527,10 @@ class ListFile:
         # What bash is to read for the list: its shell state with a check behind each piece, at the same lines.
         self.script = [""] * (len(self.lines) + 1)
         self.functions: Dict[str, Nodes] = {}  # the bodies of those that it defines
-        # By variable, the line of the test that has set it; 0: state has.
+        # By variable, the line of the test that has set it; 0: shell state has set it.
         self.setters: Dict[str, int] = {}
         self.mistakes: List[Tuple[int, str]] = []
-        self.hints: Dict[str, str] = {}  # by kind, the first
+        self.hints: Dict[str, str] = {}  # by kind, the first one of that kind
 
     def complain(self, line: int, what: str) -> None:
         """Note a mistake, reported later as `file:line: what`."""
@@ -1584,7 +1599,7 @@ def split_list(parsed: ListFile, scratch: Scratch) -> Iterator[Tuple[int, int, s
         else:
             yield start, end, "\n".join(parsed.lines[start:end]) + "\n"
     if not spans.endswith("end\n"):
-        scratch.check_room()  # it may have died of that
+        scratch.check_room()  # bash may have died of a full disk
         parsed.complain(end + 1, "bash dies of this command, or of one of those below")
 
 
@@ -1681,7 +1696,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         start = token.end
     word = ""
     if first.name not in ("", "((") and not re.search(RUNS_INSIDE, first.words[0]):
-        word = first.words[0]  # bash is to expand it, and not to run anything
+        word = first.words[0]  # bash can expand it without running anything
     words = [token.text for token in [*reader.tokens, *reader.documents] if token.end <= end]
     documents = [f"\n{token.text[:-1]}" for token in reader.documents if token.start > end]
     test = TestLine(
@@ -1780,7 +1795,8 @@ def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
 
 def gpus_named_in(text: str) -> float:
     """How many GPUs a command seems to ask for: ALL_GPUS where it does not say how many, 1 where it asks for none."""
-    text = re.sub(r"--(?:ignore|deselect|junit-?xml)[= ]\S+", "", text)  # which it does not run
+    # Names of files that the command does not run say nothing.
+    text = re.sub(r"--(?:ignore|deselect|junit-?xml)[= ]\S+", "", text)
     found = re.findall(SEVERAL_GPUS, text)
     counts = list(map(float, filter(None, chain(*found))))
     return max(counts or [ALL_GPUS] * len(found), default=1)
@@ -1866,10 +1882,10 @@ _rt_functions() {      # sets _rt_late, and prints that: all functions, those of
 }
 """
 
-# Is sourced before a copy of the list that calls _rt_test in place of each test. Its functions write answers into the
-# file `answers`. Behind each answer a mark goes there and to standard output, so that the runner knows what the state
-# had printed by then. It is one half twice, lest a list's `set` print all of it. PS4 begins with
-# \1, since `set -x` shows a sourced file one level deeper.
+# Bash to be sourced before a copy of the list in which a call of _rt_test stands in place of each test. Its functions
+# write answers into the file `answers`. Behind each answer they write a mark, there and to standard output, so that the
+# runner knows what the state had printed by then. The mark is $_rt_half twice: so a list's `set`, which prints all
+# variables, does not print the mark. PS4 begins with \1, since `set -x` shows a sourced file one level deeper.
 STATE_READER = r"""
 _rt_source=$0 _rt_home=$1 _rt_folder=$2 _rt_half=$3
 set --
@@ -1878,6 +1894,8 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   echo "bash $BASH_VERSION is too old, 4.4 is needed"
   exit 3
 fi
+# Whether there has been state since the last test; of a line of state the last command, whether it looks at `$?`, and
+# the status with which it has failed; how many states have been written.
 _rt_changed= _rt_last= _rt_reads= _rt_failed= _rt_count=0
 _rt_close() {    # ends an answer: writes the mark to standard output and behind the answer
   builtin printf %s%s "$_rt_half" "$_rt_half"
@@ -1937,14 +1955,14 @@ _rt_test() {     # its line, its words as bash has them, the positional paramete
   shift 7
   if [[ $_rt_changed ]]; then
     _rt_state "$@"
-    if [[ $_rt_text != "$_rt_base" ]]; then
+    if [[ $_rt_text != "$_rt_base" ]]; then     # else a new bash has this state without reading a file
       _rt_path=$_rt_folder/$((++_rt_count))
       builtin printf '%s' "$_rt_text" >|"$_rt_path"
     fi
   fi
   {
     eval "$_rt_words"
-    # What bash itself knows is no folder for pytest.
+    # A first word that names a command for bash is no folder for pytest.
     [[ $_rt_first == */* || ! -d $_rt_first ]] || ! builtin type -t -- "$_rt_first" >/dev/null || _rt_first=
     builtin printf '%s\0' test "$_rt_line" "$PWD" "$_rt_label" "$_rt_prefix" "$_rt_junit" "$_rt_first" "$_rt_mask" \
       "$_rt_after"
@@ -2049,7 +2067,8 @@ def content_of(path: str) -> bytes:
 
 def unshifted(data: bytes) -> bytes:
     """The output of `set -x`, one level less deep. PS4 begins with \\1, which bash repeats once for each level."""
-    # One level goes, and the first of the others, whose place has the character itself; the rest become that.
+    # For PS4='+ ', level 3 is `\1\1\1+ ` here, and has to become level 2, `++ `: two of the \1 go, and each further one
+    # becomes the character behind them.
     data = re.sub(rb"(?<!\x01)\x01\x01?", b"", data)
     return re.sub(rb"\x01(?=\x01*([^\x01]))", rb"\1", data)
 
@@ -2067,7 +2086,8 @@ def reading_script(parsed: ListFile) -> str:
         words = words.replace("\n", "'$'\\n''")
         lines[test.line - 1] += f'{{ _rt_test {test.line} {words} "$@"; }} 2>/dev/null'
     lines[-1] += "{ _rt_end ; } 2>/dev/null"
-    # In the file itself, since one that is sourced does not inherit a DEBUG trap. ERR is for what nothing guards.
+    # The traps are set in the file itself, since a sourced file does not inherit a DEBUG trap. The ERR trap hears of
+    # failures that nothing guards.
     traps = 'trap "$_rt_trap" DEBUG; trap "$_rt_on_failure" ERR'
     lines[0] = f"{{ {traps}; }} 2>/dev/null; {lines[0]}"
     return with_source("\n".join(lines) + "\n")
@@ -2167,7 +2187,7 @@ def read_answers(
                 exports.update(unchanged)
                 shell = Snapshot("", exports, to_text(fields[8]))
             expanded: Any = dict(zip(EXPANDED, values))
-            # `test_fail ""` has none.
+            # `test_fail ""` gives no label.
             expanded["label"] = clean_label(expanded["label"].strip() or test.body)
             if directory != shell.directory:
                 shell = shell._replace(directory=directory)
@@ -2178,7 +2198,7 @@ def read_answers(
 
 
 def check_calls(test: TestLine, functions: str) -> None:
-    """Look once more at a line that begins with a function of the shell state, which may be of a sourced file."""
+    """Check once more a test that begins with a function of the shell state: that may come from a sourced file."""
     if re.search(rf"(?m)^{re.escape(unquoted(test.first))} \(\)", functions):
         try:
             check_use(test, Reader(test.body).nodes, functions_of(functions))
@@ -2250,7 +2270,7 @@ def stems_written(text: str, log_dir: str) -> Iterator[str]:
 
 
 def stems_beside(text: str, log_dir: str) -> Rename:
-    """Gives logs their names: none that bash writes by the tests' text, or in which the runner itself prints."""
+    """A function that makes log names unique, also among the files that the tests' text or the runner prints into."""
     # Some file systems do not tell `A.log` from `a.log`.
     stems = numbered("{}_{}", str.casefold)
     for descriptor in (1, 2):
@@ -2263,7 +2283,8 @@ def stems_beside(text: str, log_dir: str) -> Rename:
 
 def labels_of(tests: Sequence[TestLine]) -> Iterator[str]:
     """The labels, unique. Tests that differ in nothing but their environment prefix get what differs."""
-    shared: Dict[str, Set[str]] = {}  # of the tests with a label, the assignments that all have
+    # By label, the assignments that all tests with this label have.
+    shared: Dict[str, Set[str]] = {}
     for test in tests:
         prefix = test.prefix.split("\n")
         shared.setdefault(test.label, set(prefix)).intersection_update(prefix)
@@ -2319,20 +2340,20 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
     """The test of a line of a list or script."""
     named = line.junit
     folder = line.shell.directory
-    # Unless the words of a target name a file, perhaps by a name that the test alone knows, the runner does.
-    is_ours = line.is_target and not re.search(r"[\s\"']--junit-?xml\b", line.body)
-    if is_ours:
+    # The runner adds the option to a pytest target, unless that has it, perhaps with a name that only the test knows.
+    adds_junit = line.is_target and not re.search(r"[\s\"']--junit-?xml\b", line.body)
+    if adds_junit:
         named = named or f"{stem}.xml"
-    if is_ours and "/" not in named:
+    if adds_junit and "/" not in named:
         folder = options.log_dir
     path = os.path.abspath(os.path.join(folder, named))
     words = list(line.assigned)
     if line.is_target:
         words += [shlex.quote(options.python), "-u -m pytest --tb=auto"]
-        words += [f"--junitxml={shlex.quote(path)}"] * is_ours
+        words += [f"--junitxml={shlex.quote(path)}"] * adds_junit
         words += map(shlex.quote, options.pytest_args)
     junit = ""
-    # A device, such as /dev/null, is never replaced and tells nothing.
+    # A device, such as /dev/null, is no JUnit file: it cannot be replaced, and tells nothing.
     if named and (os.path.isfile(path) or not os.path.exists(path)):
         junit = path
     timeout = line.attributes.timeout
@@ -2389,12 +2410,12 @@ def check_ties(lines: Mapping[Test, TestLine]) -> None:
                 f"writes the same JUnit file as {writer.where}, {test.junit}; give each test its own"
             )
         after = f"after={','.join(test.attributes.after)}"
-        its_leaders = leaders[test]
-        if any(leader.barrier > test.barrier for leader in its_leaders):
+        awaited = leaders[test]
+        if any(leader.barrier > test.barrier for leader in awaited):
             line.complain(
-                f"{after} waits for a test below a `wait`, which waits for this one; move one of them across it"
+                f"{after} waits for a test below a `wait`, which waits for this one; move one of the two across that"
             )
-        if test in reach(its_leaders, leaders):
+        if test in reach(awaited, leaders):
             line.complain(f"{after} goes in a circle; take one of them out")
 
 
@@ -2405,7 +2426,8 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
         parsed.tests = [with_target(test, options) for test in expand(parsed, scratch)]
         lines += parsed.tests
     labels = list(labels_of(lines))
-    # By what an `after` names, a label as written in one list, in any, or a unique one: the unique labels of its tests.
+    # The unique labels of the tests that an `after` may name: by list and label as written, by the label alone, or by a
+    # unique label.
     named: defaultdict[Any, List[str]] = defaultdict(list)
     leading = set(chain(*(line.after.splitlines() for line in lines)))
     for line, label in zip(lines, labels):
@@ -2488,7 +2510,7 @@ def parse_lists(options: Options, scratch: Scratch) -> Tuple[Tests, List[str]]:
         mistakes += [f"{parsed.name}:{line}: {what}" for line, what in sorted(parsed.mistakes)]
         find_hints(parsed, options)
         hints += parsed.hints.values()
-        parsed.tests.clear()  # each has its list as `source`: so both are gone at once
+        parsed.tests.clear()  # each has its list as `source`: without this cycle, both are freed at once
     if mistakes:
         raise ListError(*mistakes)
     return tests, hints
