@@ -2520,15 +2520,15 @@ def parse_lists(options: Options, scratch: Scratch) -> Tuple[Tests, List[str]]:
 # 4. Select: what past runs say of the tests, which of them run, and in which order they start.
 # ---------------------------------------------------------------------------------------------------
 
-Ties = Mapping[Test, Tests]
+Ties = Mapping[Test, Tests]  # by test, those to which its or their `after` ties it
 
 
 class History:
     """What journals say: how long each test takes when it passes, and which tests of these lists still owe a pass."""
 
-    # Once a run from this directory is known, no other runs count.
+    # Once a run from this directory is known, runs from others do not count.
     knows_directory = False
-    is_passed_over = False  # the last run of these lists
+    is_passed_over = False  # of these lists the last run was elsewhere, and does not count
 
     def __init__(self, options: Options) -> None:
         # A test owes nothing after an outcome that `options.accepts`: as with pytest's --lf, also a skip or an xfail.
@@ -2558,8 +2558,9 @@ class History:
             label = record["label"]
             outcome = Outcome(record["outcome"])
             if outcome.is_pass():
-                passed = record["time"] + 0.0, record["seconds"] + 0.0
-                if not 0 <= passed[1] <= LONGEST_S:
+                seconds = record["seconds"] + 0.0  # a TypeError unless it is a number
+                passed = record["time"] + 0.0, seconds
+                if not 0 <= seconds <= LONGEST_S:
                     raise ValueError("not a duration")
                 self.passes[key].append(passed)
                 self.passes[key, label].append(passed)
@@ -2619,7 +2620,7 @@ class Estimates(Dict[Test, float]):
     """The expected seconds of the tests of which something is known. Any other test is taken for `assumed` seconds."""
 
     assumed = ASSUMED_S
-    unknown_first = True  # the others start as if they were the longest
+    unknown_first = True  # tests of which nothing is known start as if they were the longest
 
     def __missing__(self, test: Test) -> float:
         return self.assumed
@@ -2679,7 +2680,7 @@ def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
     run on alone at the end. Width and length of a test include the tests that wait for it (critical path).
     """
     chains = chains_of(tests, estimates)
-    # Before these start the tests, of those that are as wide, of which nothing is known.
+    # Of equally wide tests, those that are not in `behind` start first: those of which nothing is known, or none.
     behind = estimates if estimates.unknown_first else chains
 
     def by_width(test: Test) -> Tuple[float, bool, float]:
@@ -2808,7 +2809,7 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
 
 
 def select(tests: Tests, options: Options, history: History) -> Selection:
-    """What runs, what is deferred, what is left out. Shards are cut before `--rerun-failed`: it differs by machine."""
+    """What runs, what is deferred, what is left out. Shards are cut before --rerun-failed, which differs by machine."""
     estimates = estimate(tests, history)
     left_out = {}
     chosen = list(tests)
@@ -2823,7 +2824,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
     last_selected = options.shard and options.rerun_failed and history.shards.get(options.shard)
     to_run = [test for test in chosen if test not in deferred]
     is_part = bool(to_run) and options.shard not in ("", "1/1")
-    if last_selected:
+    if last_selected:  # this shard runs what it had last time, and what no shard had
         in_parts = set().union(*(names for part, names in history.shards.items() if part))
         keep(
             f"--shard {options.shard}",
@@ -3250,7 +3251,7 @@ class Pool:
     machine to itself, as a lease for ALL_GPUS always has.
     """
 
-    is_alone = False  # the one lease that is out has the machine to itself
+    is_alone = False  # a lease is out that has the machine to itself
 
     def __init__(
         self,
@@ -3264,7 +3265,7 @@ class Pool:
         # By device index, the shares that are free; SHARES less for a device in quarantine.
         self.room = [SHARES] * len(self.devices)
         self.slots: Set[int] = set()  # numbers of the leases that are out
-        # Makes equal leases but once: all Results keep the same one.
+        # Makes equal leases only once, since Results keep them.
         self.make_lease = lru_cache(maxsize=None)(Lease)
         self.quarantined: Set[int] = set()  # indices of the devices in quarantine
 
@@ -3412,7 +3413,7 @@ Event = Union[Begin, Submit, Exited, Broken, Tick, Interrupt]
 class Attempt:
     """A running attempt, from Launch until its result. `Schedule.running` has all of them.
 
-    `process`, `log`, the path of its output, and `slow_at` are not for the schedule.
+    The schedule itself does not look at `process`, at `log` (the path of the output) and at `slow_at`.
     """
 
     deadline = inf  # when the next signal is due
@@ -3565,12 +3566,12 @@ class Schedule:
         if is_in_log and test not in self.spared:
             reason = f"{result.cause.text} in {test.label}"
             sick.insert(0, Sick(attempt.lease.devices[0], reason))
-        # A companion spares an attempt before its end is looked at.
+        # An attempt that a companion has spared does not count, so it is not `failed as known` either.
         if attempt.number > self.spared[test] and not sick:
             result = as_known(result, self.options.known_failures.get(test.origin, ""))
         else:
             self.spared.setdefault(test, 1)
-            if result.outcome.is_excused():  # a skip on a broken GPU says nothing
+            if result.outcome.is_excused():  # on a broken GPU, a skip says nothing of the test
                 result = result._replace(outcome=Outcome.FAILED)
         self.quarantine(sick)
         if self.is_machine_wide(result):
@@ -3632,8 +3633,8 @@ class Schedule:
         self.machine_failures.append(result)
         if result.cause.blame is not Blame.MACHINE:
             self.machine_failures.clear()
-        on = frozenset().union(*(each.gpus for each in self.machine_failures))
-        is_everywhere = len(on - self.pool.quarantined) == self.pool.size
+        gpus = frozenset().union(*(each.gpus for each in self.machine_failures))
+        is_everywhere = len(gpus - self.pool.quarantined) == self.pool.size
         return is_everywhere and len({each.test for each in self.machine_failures}) > 1
 
     def tries_of(self, result: Result) -> int:
@@ -3664,7 +3665,7 @@ class Schedule:
         results = list(ends)
         for ended in ends:
             self.waiting.pop(ended.test, None)
-        for ended in results:  # it grows
+        for ended in results:  # `results` grows
             test = ended.test
             is_news = ended not in self.results[test]
             if is_news:
@@ -3759,7 +3760,8 @@ class Schedule:
     def start_waiting(self) -> None:
         """Start every test that may start now, in starting order; none while a test above its barrier has not ended.
 
-        To look at running tests and lines is enough: no `after` names a test below, so one above is always among them.
+        To look at running tests and lines is enough: no `after` names a test below a further barrier, so of the tests
+        above the barrier that have not ended, one is always among them.
         """
         barriers = {test.barrier for test in self.running}
         lines = list(filter(None, self.lines.values()))
@@ -3830,7 +3832,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
     reason = ""
     passed = outcome is Outcome.PASSED
     is_first = attempt.number <= 1 + spared  # a spared attempt was its GPU's fault
-    has_died = test.is_pytest and fault  # it ends with a whole JUnit file
+    has_died = test.is_pytest and fault  # pytest that ends by itself leaves a whole JUnit file
     is_skip = event.status == options.skip_code and not event.junit_failures and not has_died
     if outcome is Outcome.TIMEOUT:
         cause = Cause("timeout")
@@ -3852,7 +3854,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
         outcome = Outcome.SKIPPED
         cause = NO_CAUSE
     if not options.accepts(outcome) and test.junit and not fault and not event.junit_failures:
-        fault = "without a failure"  # written before it died: CI would show green
+        fault = "without a failure"  # written before the test died: CI would show green
     return attempt.result(
         outcome,
         seconds=ended - attempt.began,
