@@ -3943,7 +3943,8 @@ def clear_name(path: str) -> None:
 def fresh_file(path: str) -> int:
     """A descriptor of a new file, in place of one that had its name. What a link pointed to stays. Raises OSError."""
     clear_name(path)
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)  # a test may have taken it away
+    # A test may have removed the folder.
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
 
 
@@ -4047,7 +4048,8 @@ main() {
   local run=$1 mark=$2 scratch=$3 calm=0 still=0 newest=0 last folder pid line variable variables found
   trap '' INT TERM HUP QUIT
   read -r
-  # Our `sleep` raises the newest process number by 1. If it rises by more, something may fork faster than we look.
+  # Our `sleep` raises the newest process number by 1. If it rises by more, something may fork faster than we look. We
+  # stop after 5 looks in a row without such a rise (`still`), or 30 in a row that find nothing to kill (`calm`).
   while ((still < 5 && calm < 30)); do
     last=$newest
     read -r _ _ _ _ newest </proc/loadavg
@@ -4124,7 +4126,7 @@ class Reaper:
             self.dismiss_guard()
             self.guard = subprocess.Popen(
                 [
-                    "sweeper",
+                    "sweeper",  # what `ps` and our messages call the guard
                     "-pc",  # privileged: it heeds no SHELLOPTS, no BASH_ENV and no functions
                     'eval "$RUN_TESTS_GUARD"',
                     "",
@@ -4175,7 +4177,7 @@ class Reaper:
         """When all tests have ended, kill the processes that they have left, and the guard; returns the killed ones."""
         found, left = kill_all(self.orphans_of_run)
         self.dismiss_guard()
-        shutil.rmtree(self.scratch.folder, ignore_errors=True)  # none has an empty name
+        shutil.rmtree(self.scratch.folder, ignore_errors=True)  # "" if it was never made
         return sorted(found.difference(left))
 
 
@@ -4185,9 +4187,9 @@ def limit_of(pid: int) -> int:
 
 
 def run_mark() -> int:
-    """Mark this process, and so all that it starts, with a number whose last 20 bits are 0; returns it.
+    """Mark this process, and so all that it starts, with a number whose last 20 bits are 0; returns the number.
 
-    Where that cannot be done, 0.
+    Returns 0 where a process cannot be marked.
     """
     number = int.from_bytes(os.urandom(4), "big")
     mark = (1 << 62) + (number << 20)
@@ -4264,7 +4266,7 @@ class Process:
             self.signal(self.sent)
 
     def owns(self, info: ProcessInfo) -> bool:
-        """Whether a process is of the group or session, or comes from there by its limit, or else its environment."""
+        """Whether a process is the attempt's: by its group or session, by its mark, or else by its environment."""
         if self.pid in (info.group, info.session):
             return True
         if self.mark and limit_of(info.pid) == self.mark:
@@ -4277,7 +4279,7 @@ class Process:
         If a process forks and ends while the table is read, both it and its child may be missing: a look that finds
         nothing is followed by a second one.
         """
-        for pause_s in (0, SWEEP_POLL_S):  # one that is being exec'ed shows no environment
+        for pause_s in (0, SWEEP_POLL_S):  # during exec a process shows no environment
             time.sleep(pause_s)
             found = list(filter(self.owns, process_table()))
             if found:
@@ -4297,7 +4299,8 @@ class Process:
             if self.pid and not self.is_gone:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pid, signum)
-                    os.killpg(self.pid, signal.SIGCONT)  # one that is stopped would not see it
+                    # A stopped process would not see the signal.
+                    os.killpg(self.pid, signal.SIGCONT)
 
     def dump_stacks(self, why: str, signum: int) -> None:
         """Let each Python process write the stacks of its threads, one after the other. Raises OSError.
@@ -4519,7 +4522,7 @@ class Host:
         """Run attempts, one after the other, and post how each has ended. A pool thread does nothing else."""
         while True:
             end = self.run_attempt(self.attempts.get())
-            self.idle.release()  # before the main thread can ask
+            self.idle.release()  # before the main thread hears of the end, and may look for an idle thread
             self.post(end)
 
     def run_attempt(self, attempt: Attempt) -> Exited | Broken:
@@ -4555,7 +4558,7 @@ class Host:
         sick = [
             Sick(device, process.stuck) for device in attempt.lease.devices if process.stuck
         ]
-        # A hung nvidia-smi takes longer, and nothing is left to be ended.
+        # Nothing is left to be ended at the deadline, and a hung nvidia-smi may take longer.
         attempt.deadline = inf
         if status or failures or leaked:
             sick += self.health.examine(attempt.lease)
@@ -4590,7 +4593,7 @@ class Host:
             elif error.errno == errno.E2BIG:
                 attempt.process.log(f"{job.words[0]}: {error.strerror}")
                 job = Job(self.bash, ["bash", "-c", "exit 126"])
-            elif test.program:  # bash says why, or reads it as a script without `#!`
+            elif test.program:  # bash says why, or reads the file as a script without `#!`
                 lines = "\n" * (test.line - 1)  # so that it names the line
                 words = [self.bash, "-c", f'{lines}"$@"', test.file, job.bash, *job.words[1:]]
                 job = job._replace(bash=self.bash, words=words)
@@ -4622,7 +4625,7 @@ class Host:
         if exported is not None:
             environment = {**exported, **self.environment}
             directory = test.shell.directory or None
-            # The list's bash has read it; this one gets it too late to read it.
+            # The list's bash has read that file; the test's gets the variable after its start, and does not read it.
             if b"BASH_ENV" in environment:
                 variables["BASH_ENV"] = to_text(environment.pop(b"BASH_ENV"))
         if self.has_line_0:
@@ -4670,7 +4673,8 @@ def junit_fault(path: str, before: str) -> Tuple[str, int, bool]:
     def on_start(name: str, attributes: Mapping[str, str]) -> None:
         tag = name.rpartition("}")[2]
         found[tag] += 1
-        found["skipped"] += tag == "testcase" and "name" not in attributes  # behind pytest.exit
+        # pytest.exit leaves a case without a name.
+        found["skipped"] += tag == "testcase" and "name" not in attributes
         found["skipped"] -= attributes.get("type") == "pytest.xfail"  # an xfail has run
         counts = [attributes.get(key, "") for key in ("failures", "errors")]  # of a suite
         failures = sum(int(count) for count in counts if count.isdigit())
@@ -4873,7 +4877,7 @@ def read_history(options: Options) -> History:
 
 
 def learn(history: History, line: bytes, is_own: bool) -> bool:
-    """Take in a line; returns whether it is a journal's. A line that is torn, or another tool's, is passed over."""
+    """Take in a line; returns whether it is a journal's. A torn line, or one by another tool, is passed over."""
     start = max(line.rfind(b'{"event"'), 0)  # the rest of a torn line may stand before it
     try:
         history.add(json.loads(line[start:]), is_own)
@@ -4915,7 +4919,7 @@ class Record:
         self.append(self.journal, b"")
         if options.junit:
             check_kind(options.junit, JUNIT, "JUnit file")
-            # Try whether it can be written, and take an older one away.
+            # Try whether this file can be written, and take an older one away.
             write_xml(options.junit, xml_element("testsuites"))
             os.unlink(options.junit)
         if not options.fail_dir and not options.reads(self.failures):
@@ -5015,7 +5019,7 @@ class Record:
             "list": test.file,
             "origin": test.origin * (test.origin != test.label),
             "memory": round(result.memory, 3),
-            "lock": test.attributes.lock,  # with the next two, what it may have waited for, besides GPUs
+            "lock": test.attributes.lock,  # this and the next two: what it may have waited for, besides GPUs
             "after": test.attributes.after,
             "barrier": test.barrier,
         }
@@ -5178,7 +5182,7 @@ def junit_of(name: str, seconds: float, cases: Sequence[Any]) -> Any:
 
 
 def complete_cases(path: str) -> Iterator[Any]:
-    """The complete cases of a JUnit file, up to where it breaks off. One that is too large for that is kept aside."""
+    """The complete cases of a JUnit file, up to where it breaks off. A file above JUNIT_BYTES is put aside instead."""
     from xml.etree import ElementTree
 
     with suppress(ElementTree.ParseError, OSError, ValueError, LookupError):
@@ -5203,7 +5207,7 @@ def case_of(attempts: Results, record: Record) -> Any:
     failed = attempts
     prefix = "rerun"
     if last.outcome is Outcome.FLAKY:
-        failed = attempts[:-1] or attempts  # a file of the test's own has the last one alone
+        failed = attempts[:-1] or attempts  # `stand_in` gives the last attempt alone
         if record.options.flaky == "pass":
             prefix = "flaky"
     elif record.options.accepts(last.outcome):
