@@ -5325,12 +5325,12 @@ class Trace:
         self.wrote_at = monotonic()
 
     def write(self, data: bytes | str) -> None:
-        """Print bytes or a text; they are on their way at the next flush."""
+        """Print bytes or a text, which are written at the next flush at the latest."""
         if isinstance(data, str):
             data = to_bytes(data)
         if data:
             self.erase()
-            self.at_line_start = False  # so it stays where a signal cuts the writing short
+            self.at_line_start = False  # this holds if a signal cuts the writing short
             self.guarded(self.stream.write, data)
             self.at_line_start = data.endswith(b"\n")
             self.wrote_at = monotonic()
@@ -5398,8 +5398,8 @@ class Trace:
                 offset = file.tell()
         return offset
 
-    def is_ours(self) -> bool:
-        """Whether the runner has the terminal: behind `&` it does not draw."""
+    def has_terminal(self) -> bool:
+        """Whether the terminal is the runner's: behind `&` it does not draw."""
         with suppress(OSError):
             return os.tcgetpgrp(self.stream.fileno()) == os.getpgrp()
         return False
@@ -5411,7 +5411,7 @@ class Trace:
         self.block = ()
 
     def draw(self, lines: List[str]) -> None:
-        """Show these lines below all others, in place of those before; the terminal cuts off what is too long."""
+        """Show these lines as the block, in place of the last one; the terminal cuts off what is too long."""
         now = monotonic()
         if now < self.drawn_at + REDRAW_S:
             return
@@ -5419,7 +5419,7 @@ class Trace:
         lines = lines[: shutil.get_terminal_size().lines - 1]
         if lines != self.block:
             self.erase()
-            if self.at_line_start and self.is_ours():
+            if self.at_line_start and self.has_terminal():
                 drawn = "".join(f"{line}\r\n" for line in lines)
                 self.guarded(self.stream.write, to_bytes(f"{NO_WRAP}{drawn}{WRAP}"))
                 self.block = lines
@@ -5493,9 +5493,9 @@ class Console:
     """Shows a run. The methods are called in the order in which things happen."""
 
     finished = 0  # tests that ran to an end, or will not run
-    failed = 0  # of them
+    failed = 0  # tests among the finished ones
     growing: Attempt | None = None  # whose log is shown as it grows
-    offset = 0  # up to which it has been shown
+    offset = 0  # in bytes, up to which that log has been shown
     forecast = ""  # `about 6 min`: how long the rest takes at least; empty: nobody knows
 
     def __init__(
@@ -5514,7 +5514,7 @@ class Console:
         self.schedule = schedule
         self.estimates = estimates
         self.cpus = schedule.pool.cpus  # CPU slots, all of them: nothing runs yet
-        # Whether it names what failed, and sums up the run; a script does that itself.
+        # Whether the console names what failed, and sums up the run; a script does that itself.
         self.sums_up = sums_up
         # Marker lines say when tests start and end. One by one there are none: logs are shown as they grow.
         self.has_markers = not schedule.pool.sequential
@@ -5523,12 +5523,12 @@ class Console:
         if self.has_markers and trace.is_watched:
             default = "failures"
         self.output = self.options.output or default
-        # Of the replayed logs.
+        # How replayed logs are folded.
         self.fold = next((fold for fold in FOLDS if os.environ.get(fold.variable)), NO_FOLD)
         self.began = monotonic()
-        # Whose logs are still to be shown in list order.
+        # Tests whose logs are still to be shown, in list order.
         self.turns = deque(selection.tests)
-        self.ready: Dict[Test, Result] = {}  # those that have ended, and wait for their turn
+        self.ready: Dict[Test, Result] = {}  # those of `turns` that have ended
 
     def mark(self, text: str, colour: str = "") -> None:
         """Print a marker line, if this run has them."""
@@ -5582,7 +5582,7 @@ class Console:
         return CHORES_S
 
     def follow(self, most: int = COPY_BYTES) -> None:
-        """Show what has come since the last look, not all of it if it is much: deadlines and signals are to be seen."""
+        """Show what is new in the log, about `most` bytes of it at most: deadlines and signals are not to wait."""
         if not self.growing or not self.growing.process.pid:
             return  # it has not started: the log there is that of an earlier run
         with suppress(OSError):  # a test may take its log away
@@ -5685,7 +5685,7 @@ class Console:
         elif self.sums_up and fails and (result.test.announces or not result.has_run):
             self.trace.write(f"{error}\n")  # as `echo` prints it
         elif self.sums_up or self.has_markers and not outcome.is_pass():
-            return  # said in the last lines, or by the marker
+            return  # the last lines of the run say it, or the marker has said it
         elif result.reason:
             tell(f"{result.test.where}: {result.test.label} {result.told()}")
         elif result.without_junit:
@@ -5701,10 +5701,10 @@ class Console:
             self.replay(result)
 
     def shows(self, result: Result) -> bool:
-        """Whether its log is to be shown: of a test that passed, an empty one is not."""
+        """Whether the log of a test is to be shown. The empty log of a test that passed is not."""
         if not result.has_run or self.output == "none":
             return False
-        # Without markers it has been shown in part, and is shown whole.
+        # Without markers the log has been shown in part: then the rest is shown, too.
         if self.schedule.interrupts and self.has_markers:
             return self.options.fails(result.outcome)
         shows_all = self.output in ("replay", "ordered") and self.record.tail(result)
@@ -5732,7 +5732,8 @@ class Console:
         except OSError as error:
             self.trace.line(f"(its log cannot be read: {error.strerror})")
         if "\x1b" in self.record.tail(result):
-            self.trace.write(b"\x1b\\\x1b[0m")  # ends a title or a colour that it has begun
+            # Ends a title or a colour that the log has begun.
+            self.trace.write(b"\x1b\\\x1b[0m")
         if fold.end:
             self.trace.command(fold.end.format(test=test))
 
@@ -5775,7 +5776,7 @@ def summary(
 
 
 def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
-    """What did not simply pass, where its log is and what says why; what else there is to say of a test."""
+    """How each test that did not simply pass ended, where its log is, and why; leaks, and passes with a flaw."""
     for ends in attempts:
         result = ends[-1]
         outcome = result.outcome
@@ -5853,7 +5854,7 @@ def again(results: Results, options: Options) -> Iterator[str]:
     program, *words = options.command
     if not owed or any(word == "-" or word.startswith("/dev/fd/") for word in words):
         return
-    # Else it is the program that pip has installed: another Python may know nothing of it.
+    # A program that pip has installed is called by its name: `python3` may be another Python, without this package.
     is_file = program.endswith((".py", ".pyc")) or not find_program(program)
     python = "python3 " * is_file
     program = f"{python}{shlex.quote(program)}"
@@ -5867,7 +5868,7 @@ def again(results: Results, options: Options) -> Iterator[str]:
 
 
 def first_of(names: Collection[Any]) -> str:
-    """The first ten of many names, and how many more there are."""
+    """The first SHOWN of many names, and how many more there are."""
     shown = ", ".join(map(str, [*names][:SHOWN]))
     if len(names) > SHOWN:
         shown += f" \u2026 with {len(names) - SHOWN} more"
@@ -6034,7 +6035,7 @@ def read_labels(path: str) -> List[str]:
 
 
 def parse_only(path: str) -> LabelFile:
-    """A file of labels, one a line; blank lines aside, `# comments` may be labels. Raises BadValue."""
+    """The labels in a file of `--only`, one a line, with its comments (see LabelFile). Raises BadValue."""
     lines = list(filter(None, read_labels(path)))
     if not lines:
         raise BadValue(f"{path}: names no test; one label per line")
@@ -6279,10 +6280,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         import difflib
 
-        # By each name in front of a colon, what stands behind it; by one of our own, that.
+        # By each foreign option, ours that does the same; by each of ours, the option itself.
         ours = dict(re.findall(r"(--?[\w-]+)(?=[^:\n]*: (.*))", FOREIGN_OPTIONS))
         ours.update(re.findall(r"(?m)^  ((--[\w-]+))", OPTIONS))
-        # A word in quotes is part of a value.
+        # An option in quotes is part of a value.
         for word in re.findall(r" (--[\w-]+|-[a-zA-Z])(?=[^'\"]*$)", message):
             for near in difflib.get_close_matches(word, ours, 1, 0.8):
                 if ours[near] != word:
@@ -6305,7 +6306,7 @@ def parse_command_line(argv: Sequence[str], environ: Environ) -> Options:
     if not any(map(is_script, before_dashes)):
         before_dashes = list(argv)  # a list takes no arguments
     parse = parser.parse_intermixed_args
-    if "--" in before_dashes:  # which that drops
+    if "--" in before_dashes:  # parse_intermixed_args would drop it
         parse = parser.parse_args
     values = vars(parse([*first, *before_dashes]))
     if values.get("shard") == "auto":
@@ -6457,7 +6458,7 @@ class Run:
         """Do what the schedule says."""
         if self.schedule.stopped:
             self.host.health.over.set()
-        for action in actions:  # ends come first: they are on disk before another test starts
+        for action in actions:  # ends come before starts, and are on disk when a test starts
             deed = getattr(self, type(action).__name__.lower())  # `launch` of a Launch
             deed(*action)
 
@@ -6528,7 +6529,7 @@ class Run:
         with suppress(OSError, MachineError):  # the trace still gets its last lines
             self.record.restore()
             self.record.run_end(results, code, self.schedule.sick)
-        send_signals_to(stop)
+        send_signals_to(exit_by_signal)
         lines = summary(attempts, seconds, self.schedule, self.record)
         # The verdict is printed even if --junit cannot be written, or a signal ends the logs.
         code = exit_code_of(lambda: self.record.summarise(attempts, seconds)) or code
@@ -6543,9 +6544,9 @@ class Run:
         return code, [*account(self.selection, self.options), *lines]
 
 
-def stop(event: Interrupt) -> None:
+def exit_by_signal(event: Interrupt) -> None:
     """What a signal does before and after the tests. Raises SystemExit."""
-    if event.signum != SIGUSR1:  # it asks what runs: nothing does
+    if event.signum != SIGUSR1:  # SIGUSR1 asks what runs: nothing does
         sys.exit(EXIT_SIGNAL + event.signum)
 
 
@@ -6634,12 +6635,12 @@ def check_outputs(tests: Tests, options: Options) -> None:
     for path in filter(None, [options.journal_path, options.junit, *lists]):
         real = os.path.realpath(path)
         if real in written:
-            raise UsageError(f"{path}: the run writes this file besides; name another one")
+            raise UsageError(f"{path}: the run or a test writes this, too; name another file")
         written.add(real)
     folder = os.path.dirname(os.path.abspath(options.junit))
     if options.junit and folder in map(os.path.dirname, junit_paths):
         warn(
-            f"--junit {options.junit} is beside the tests' own JUnit files: who reads them all counts each test twice"
+            f"--junit {options.junit} is beside the tests' JUnit files: who reads all counts tests twice; move it"
         )
 
 
@@ -6647,7 +6648,7 @@ def fill_standard_descriptors() -> None:
     """Open the null device for each that is closed (`<&-`): else the next file that is opened has its number."""
     null = 0
     while null < 3:
-        # The first number that is free. To read it fails, as before.
+        # It gets the first number that is free. To read from it fails, as from a closed one.
         null = os.open(os.devnull, os.O_WRONLY)
         os.set_inheritable(null, null < 3)
     os.close(null)
@@ -6692,7 +6693,7 @@ def run_lists(
     drop_coerced_locale()
     fill_standard_descriptors()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it drops exit statuses
-    send_signals_to(stop)
+    send_signals_to(exit_by_signal)
     with closing(Reaper()) as reaper, ExitStack() as last:
         # No second signal keeps the reaper from its work.
         last.callback(send_signals_to, lambda _: None)
@@ -6705,7 +6706,7 @@ def run_lists(
             return ScriptRun(script, find_host(options, reaper), trace).perform()
         for option in changed_options(options, SCRIPT_OPTIONS):
             warn(f"{option} is for scripts (.sh or #!); for a list it does nothing")
-        os.environ.pop("RUN_TESTS_OPTS", None)  # they are not for a runner in a test
+        os.environ.pop("RUN_TESTS_OPTS", None)  # not for a runner that a test starts
         tests, hints = parse_lists(options, reaper.scratch)
         for hint in hints:
             tell(hint)
@@ -6747,7 +6748,7 @@ def main() -> int:
 
 
 def exit_code_of(action: Callable[[], int | None]) -> int:
-    """The exit code of a command, or of the error that ends it, which it tells."""
+    """The exit code of an action, or of the error that ends the action: then a message tells the error."""
     variable = os.environ.get("RUN_TESTS_OPTS", "")
     try:
         return action() or EXIT_OK

@@ -299,8 +299,8 @@ class PlacesTest(RecordCase):
                 ran = self.run_list(f"bash -c 'test ! -e $0 && echo \"<testsuites/>\" >logs/own.xml' {path} "
                                     "--junitxml=logs/own.xml\n", "--junit", path)
                 self.assertEqual((ran.code, self.kinds(path)), (0, "-"))
-                said = f"run_tests.py: --junit {path} is beside the tests' own JUnit files: who reads them all counts"
-                self.assertEqual(ran.err, (said + " each test twice\n") * (path == "logs/sum.xml"))
+                said = f"run_tests.py: --junit {path} is beside the tests' JUnit files: who reads all counts"
+                self.assertEqual(ran.err, (said + " tests twice; move it\n") * (path == "logs/sum.xml"))
                 suite, = ElementTree.parse(ran.path(path)).getroot()
                 self.assertEqual([suite.get(name) for name in ("name", "tests", "errors")], ["run_tests.py", "1", "0"])
 
@@ -316,13 +316,13 @@ class PlacesTest(RecordCase):
             with self.subTest(option, path=path):
                 ran = self.run_list("python3 -m pytest --junitxml=own/x.xml #: label=a\n", option, path)
                 self.assertEqual((ran.code, ran.out), (2, b""))
-                self.assertEqual(ran.err, f"run_tests.py: error: {path}: the run writes this file besides; "
-                                          "name another one\n")
+                self.assertEqual(ran.err, f"run_tests.py: error: {path}: the run or a test writes this, too; "
+                                          "name another file\n")
         for name in ("logs/failures", "logs/x.log"):
             ran = self.run_list("true #: label=x\n", name=name)
             self.assertEqual((ran.code, ran.err, ran.read(name)), (
-                2, f"run_tests.py: error: {os.path.realpath(ran.path(name))}: the run writes this file besides; "
-                "name another one\n",
+                2, f"run_tests.py: error: {os.path.realpath(ran.path(name))}: the run or a test writes this, too; "
+                "name another file\n",
                 "true #: label=x\n"))
 
 

@@ -61,7 +61,7 @@ class TraceTest(RunnerCase):
 
     def test_the_block_is_drawn_in_its_own_place(self) -> None:
         """Not as long as it is the same, nor at once again, nor behind a line that has no end, nor behind `&`."""
-        with mock.patch.object(self.trace, "is_ours", side_effect=[True, True, False]):
+        with mock.patch.object(self.trace, "has_terminal", side_effect=[True, True, False]):
             for lines, pause_s in ((["a"], 0.0), (["a"], 0.0), (["b"], 0.0), (["c"], 9.0)):
                 with mock.patch.object(run_tests, "REDRAW_S", pause_s):
                     self.trace.draw(lines)
