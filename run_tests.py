@@ -6809,7 +6809,7 @@ CALM = names_in(
 )
 # SETS: builtins whose words may name variables that they set.
 SETS = names_in("local export declare typeset readonly read mapfile readarray getopts printf")
-MOVES = names_in("cd pushd popd")
+MOVES = names_in("cd pushd popd")  # builtins that change the folder
 # The scout's code for a command whose changes it cannot take over.
 LOST = "_rt_lost 'only bash knows what changes by'"
 # OPEN: builtins that change more of the shell than variables, or of which only bash knows what they change.
@@ -6830,7 +6830,8 @@ LOOKING = PURE | names_in("cat ls")
 # READS: builtins that set variables to what they read. NATIVE: the scout runs them itself, even if it has to wait.
 READS = names_in("read mapfile readarray")
 NATIVE = names_in("[[ ((")
-# Expansions that do more than give a value: `$((n++))`, `${a[n = 1]}`, `${x:=1}`, `${x@P}`.
+# DOES: expansions that do more than give a value: `$((n++))`, `${a[n = 1]}`, `${x:=1}`, `${x@P}`. COUNTS: the beginning
+# of one in which bash calculates.
 COUNTS = r"(?:\$\(\((?:(?!\)\))[\s\S])*?|\$\[[^]]*?|\$\{\w+(?:\[[^]]*?|:(?![-+=?])[^}]*?))"
 DOES = rf"{COUNTS}(?:\+\+|--|[^=!<>]=[^=]|(?:<<|>>)=)|\$\{{\w+(?:\[[^]]*\])?:?=|@P\}}"
 # Words that give a variable a value if it has none.
@@ -6909,8 +6910,8 @@ class Site(NamedTuple):
     # It cannot run ahead: its input is redirected, or its words do something or differ in the scout (`$$`).
     waits_for_shell: bool = False
     is_native: bool = False  # bash itself runs it, without a slot
-    # Bash words for files that it writes, or that filters behind it do.
-    names: Sequence[str] = ()
+    # Bash words for the files of its redirections, and for those that filters behind it write.
+    file_words: Sequence[str] = ()
 
     @property
     def where(self) -> str:
@@ -6936,7 +6937,7 @@ def files_of(node: Node, operators: str = "[^<]*[<>](?!<)") -> List[str]:
 
 
 def label_word(handler: Node) -> str:
-    """The bash word for the label that a handler gets: its variables expand, unless more than that could happen."""
+    """The bash word for the label that a handler gets: variables in it expand, unless more than that could happen."""
     text = "".join(handler.words[1:2])
     if re.fullmatch(LABEL, text) and not re.search(VALUES_THAT_DIFFER, text):
         word = text.replace('"', "").replace("$@", "$*")
@@ -6947,7 +6948,7 @@ def label_word(handler: Node) -> str:
 def splits_output(node: Node) -> bool | None:
     """Whether the output of a command and its errors go to two places; None if its redirections do not tell it.
 
-    The last one counts: behind `2>&1 >log` they go to two places. So they may where a descriptor above 2 is used.
+    The last redirection counts: behind `2>&1 >log` they go to two places. So they may by a descriptor above 2.
     """
     pairs = [pair for pair in node.redirects if not re.match("[3-9]", pair[0])]
     streams = " ".join(chain(*pairs))
@@ -7004,8 +7005,8 @@ class ScriptFile:
         # Lines of commands that look like tests but have no handler, in a script that has handlers. Those in functions
         # do not count: the call of a function may have a handler.
         self.bare: List[int] = []
-        # The words, and files, of programs behind a test in a pipeline.
-        self.filters: Dict[Words, bool] = {}  # to whether it ends its pipeline
+        # By words and files of each filter behind a test: whether it ends its pipeline.
+        self.filters: Dict[Words, bool] = {}
         # By name of a variable, the commands that may use it: their text has that name.
         self.commands_by_name: Dict[str, List[Node]] = defaultdict(list)
         # By line and words of each command, how it stands: the operator behind it, `<` behind a pipe, `job` in a job,
@@ -7049,9 +7050,10 @@ class ScriptFile:
                 self.ways[(line, *words_of(inner))].add(where)
 
     def is_filter(self, node: Node, head: Node, before_pipeline: int) -> bool:
-        """Whether a command filters what tests print, or what others do, and is taken to pass: a `grep` may fail.
+        """Whether the scout takes a command for a filter, which passes: below the first test, most of FILTERS.
 
-        Where the `head` of its pipeline only prints or looks, as in `echo x=1 | tee conf`, it may make a file.
+        Two kinds are filters only in a test's own pipeline: a `grep`, which may fail, and what makes a file where the
+        `head` of the pipeline only prints or looks, as in `echo x=1 | tee conf`.
         """
         if node.before not in PIPES or not is_among(node, FILTERS):
             return False
@@ -7120,7 +7122,7 @@ class ScriptFile:
                     if node.has("^tee|^sort .*-o"):
                         names += node.words[1:]
                     test = self.sites[-1]
-                    self.sites[-1] = test._replace(names=[*test.names, *names])
+                    self.sites[-1] = test._replace(file_words=[*test.file_words, *names])
             if len(self.sites) > before:
                 self.reactions += [node for node in statement if node.before == "||"]
 
@@ -7144,13 +7146,13 @@ class ScriptFile:
     def only_shows(self, name: str) -> bool:
         """Whether a variable is only printed, or used in values of other variables that are only printed."""
         names = [name]
-        for each in names:  # it grows
+        for each in names:  # `names` grows
             for node in self.commands_by_name[each]:
                 if node.name in PRINTS and not node.has(" -v "):
                     continue
                 if node.kind or node.name not in ("", "local", "printf"):
                     return False
-                # Not `local name="$1" end`: there nothing gets its value.
+                # In `local name="$1" end` no other variable gets the value of `name`.
                 if node.has(rf"[$=]\{{?[#!]?{each}\b|(?:\(\(|\[)[\s\S]*\b{each}\b"):
                     names += set(variables_of(node)).difference(names)
         return True
@@ -7175,9 +7177,9 @@ class ScriptFile:
         return self.options.looks_like_test(words)
 
     def site_of(self, node: Node, line: int, label: str = "", reads_test: bool = False) -> Site:
-        """A test that begins on this line, so called unless `#:` says otherwise.
+        """The test that begins on this line. `label` is a bash word, in whose place `#:` may give another label.
 
-        One that reads another test's output gets no slot: the other might wait for that slot.
+        A test that reads another test's output gets no slot: the other might wait for that slot.
         """
         attributes = self.attributes[line + node.text.count("\n")]
         if attributes.label:
@@ -7186,7 +7188,7 @@ class ScriptFile:
         text = " ".join(words_of(node))
         reads = re.search("<(?! /dev/null)", operators) or node.before in PIPES
         has_own = re.search(rf"{VALUES_THAT_DIFFER}|\$\{{?\?|PIPESTATUS", text)
-        # For a function in its place, `{fd}>` and `>&-` would not do what they do for a program.
+        # For a function in a program's place, `{fd}>` and `>&-` would not do what they do for the program.
         has_descriptor = re.search(r"\}[<>]|& -(?!\S)", operators)
         return Site(
             self,
@@ -7197,11 +7199,11 @@ class ScriptFile:
             is_background=node.after == "&",
             splits=splits_output(node),
             waits_for_shell=bool(reads or has_own or not only_looks(text)),
-            # The script may define a function of this name, of which no trap tells: ours could not be told from it.
+            # If the script may define a function of this name, that could not be told from ours: no trap tells of it.
             is_native=bool(has_descriptor)
             or node.name in ("command", "exec", *self.defines)
             or reads_test,
-            names=files_of(node),
+            file_words=files_of(node),
         )
 
 
@@ -7222,9 +7224,10 @@ class ScriptFile:
 #                  number of a loop's head, what its globs find       no answer: a turn of it begins
 #   scout  reads   folder, `eval` or `source` and its words           bash: whether it may go on
 #   scout  wait    number of a command, or of a test that it          bash: what that has changed in the shell, once
-#                  cannot start; 1 if it asks for that next           it has ended there
+#                  cannot start; 1 if it reports that test next       it has ended there
 #   scout  lost    what it cannot go through                          no answer: it is ended
 #   shell  past    number and turn, status, folder, variables         no answer: a command has ended that is no test
+#   shell  passed  number, status                                     no answer: a filter has ended
 #   shell  did     number; 2 if its end is told, too                  no answer: it begins
 #   shell  met     number                                             no answer: it begins, and the scout may run it
 #   shell  printed number, file                                       no answer: a `$(…)` has printed that from it on
@@ -7796,10 +7799,11 @@ class ScriptShell:
         os.mkdir(self.folder)
         self.process = Process(reaper)
         self.scout = Process(reaper)
-        self.output, self.stream = os.pipe()
-        self.over, self.end = os.pipe()
+        self.output, self.stream = os.pipe()  # of what the script prints
+        self.over, self.end = os.pipe()  # which is closed when the shells have ended
         os.set_blocking(self.output, False)
-        # By pipe, the beginning of a question. Each shell has one: what both write to one may be mixed up.
+        # Each shell has a pipe for its questions: what both write to one might be mixed up. By pipe, the beginning of a
+        # question that has not come whole.
         self.asked: Dict[int, bytes] = {}
 
     def start(self, log: str, has_scout: bool) -> None:
@@ -7936,13 +7940,13 @@ class Call(NamedTuple):
     key: Tuple[str, str]
     label: str
     goes: str  # where output and errors go: both to the trace (`shown`), both elsewhere (`together`), or `apart`
-    subshell: str  # which subshell has come to it, by how its process id differs from the shell's; empty: the shell
+    subshell: str  # not empty if a subshell has come to it, and not the shell itself
     pid: str  # of the process that reports it: the shell, or a subshell
-    files: Sequence[str]  # absolute paths of `Site.names`; only the scout reports them
+    files: Sequence[str]  # absolute paths of `Site.file_words`; only the scout reports them
     program: Program
     # Paths that its words name, as `paths_of` has them; found before it starts, while what it makes does not exist yet.
     paths: Mapping[str, bool]
-    # As `Test.stdin`. None: tests run one by one and it shares its input with a loop around it, so bash runs it.
+    # As `Job.stdin`. None: tests run one by one, and this one shares its input with a loop around it, so bash runs it.
     stdin: str | None
     question: Question
 
@@ -8024,7 +8028,7 @@ def acts(node: Node) -> bool:
 def looks_out(node: Node) -> bool:
     """Whether what a builtin does depends on which files there are."""
     if node.name in MOVES | {"command", "builtin", "source", "."}:
-        return not re.fullmatch(r"cd [-./]+|popd", head_of(node))  # which is there
+        return not re.fullmatch(r"cd [-./]+|popd", head_of(node))  # to a folder that exists
     return node.has(f"^{FILE_TEST}") or has_glob(node)
 
 
@@ -8141,7 +8145,7 @@ class Script:
         return {name for name in self.changed if name in asked or to_bytes(name) in environment}
 
     def kind(self, file: ScriptFile, line: int, text: str, functions: Words) -> str:
-        """What a command is: `calm`, or bash for each time that it comes.
+        """What a command is: `calm`, or bash for each time that a shell comes to it.
 
         `functions`: first `function` if the command calls one, else an empty string; then those in which it stands.
         """
@@ -8195,7 +8199,7 @@ class Script:
         if node.kind:  # the head of a loop
             return self.calm_code(command)
         sites = file.by_place[(line, *words_of(node))]
-        # Of several it is not known which of them it is.
+        # Of several with the same words on a line it is not known to which one bash has come.
         if len(sites) == 1 and not (self.options.tests and (is_function or node.name in CALM)):
             return self.test_code(sites[0]._replace(line=line, node=node))
         if node.name == "trap":
@@ -8203,7 +8207,7 @@ class Script:
         if node.name in self.options.handlers:
             return f"_rt_failed {label_word(node)}"
         reads = node.name in ("source", ".", "eval")
-        # Bash opens its redirections for all commands in it, before our trap sees the first of these.
+        # Bash opens the redirections for all commands inside, before our trap sees the first of these.
         if (reads or is_function) and files_of(node):
             return f"_rt_block {command.number}"
         if reads and only_looks(node.text):
@@ -8254,11 +8258,11 @@ class Script:
             site = site.file.site_of(node, site.line)
         first = node.words[0]
         if inert(first) != first:
-            first = "''"  # no name: bash runs it
+            first = "''"  # no name of a program: bash itself runs the test
         program = [*node.assigned, "_rt_program", *node.words]
         words = " ".join(program) * (not site.waits_for_shell)
-        names = " ".join(map(inert, site.names))
-        quoted = f"{shlex.quote(words)} {site.label} {shlex.quote(names)}"
+        files = " ".join(map(inert, site.file_words))
+        quoted = f"{shlex.quote(words)} {site.label} {shlex.quote(files)}"
         native = "native" * site.is_native
         return f"_rt_test {self.add(site).number} {quoted} '{native}' {first}"
 
@@ -8284,7 +8288,7 @@ class Script:
             return "calm"
         if is_calm(node) and (not targets or node.name not in PRINTS):
             return self.calm_code(command)
-        if not self.references.isdisjoint(names):  # it sets a variable of another name
+        if not self.references.isdisjoint(names):  # which set variables of other names
             return f"_rt_block {command.number}"
         is_last = command.file.filters.get((*words_of(node), *files_of(node)))
         if is_last is not None:
@@ -8299,7 +8303,7 @@ class Script:
             way = "_rt_peek"
         first = "".join(map(inert, node.words[:1]))
         code = f"{way} {command.number} {shlex.quote(' '.join(names))} {first}"
-        if first:  # by now there may be a function, or it may be the value of the word
+        if first:  # by now a function may have this name, or the value of this word
             return f"_rt_is_function {first} || {code}"
         return code
 
@@ -8335,7 +8339,7 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
         lines.append(f"_rt_fail {status} {node.name}")
     elif status:
         return LOST
-    return "\n".join(lines)  # behind a status of 0 the scout skips it
+    return "\n".join(lines)  # the scout skips the command, which gives status 0
 
 
 class ScriptRun(Run):

@@ -1377,7 +1377,7 @@ class ReadingTest(unittest.TestCase):
         self.assertEqual([(site.line, " ".join(words_of(site.node)), site.label) for site in file.sites], [
             (1, 'A=1 python3 a "$x"', '"a $x"'), (3, "pytest b", '"b"'), (5, "pytest c", '"c"'),
             (6, 'run "$@"', '""'), (9, "pytest e $(make)", "'$(make)'")])      # nothing runs for a label
-        self.assertEqual([site.names for site in file.sites], [[], [], ["c.log"], ["log", "in"], ["err"]])
+        self.assertEqual([site.file_words for site in file.sites], [[], [], ["c.log"], ["log", "in"], ["err"]])
         self.assertEqual([(site.splits, site.waits_for_shell) for site in file.sites],
                          [(None, False), (None, False), (False, False), (False, True), (True, True)])
         self.assertEqual([(site.attributes.gpus, site.attributes.timeout) for site in file.sites],
