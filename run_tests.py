@@ -7323,17 +7323,22 @@ _rt_call=("${_rt_call[@]:1}")
 """
 HOOK = r"""
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
-  echo "run_tests.py: error: bash $BASH_VERSION is too old to run a script; put bash 4.4 on PATH" >&2
+  echo "run_tests.py: error: bash $BASH_VERSION is too old to run a script; put bash 4.4 or newer on PATH" >&2
   exit 3
 fi
 builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 builtin declare -A _rt_known _rt_texts
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_stand_in= _rt_after=() _rt_label= _rt_level=0
-_rt_traps= _rt_tested= _rt_files=() _rt_uses_stub= _rt_hides= _rt_enters= _rt_pipes=
+_rt_traps= _rt_tested= _rt_files=() _rt_uses_stub= _rt_hides= _rt_enters= _rt_pipes= _rt_last= _rt_skip=
+# _rt_known: by file, line and text of a command, its code. _rt_texts: by signal, the script's traps as it has set them.
+# _rt_stand_in: the name by which our function or stub stands in a program's place. _rt_after: who reports how the last
+# command has ended (`any`, a process id, or `here`, which is that function), and the words of the report.
+# _rt_label, _rt_level: the label of a call with a handler, and the depth of functions above which tests get it.
+# _rt_enters: the function that is about to begin, and its call. _rt_traps: the process that has just set a trap.
+# _rt_uses_stub: the path of the stub, while there are traps during which none of our functions may wait.
+# _rt_last: the value of `$_`. _rt_skip: not empty if bash is to skip the command.
 _rt_replay=      # what the trap itself runs: declarations for the scout, which in _rt_hook would be local to it
-_rt_last=        # the value of `$_`
-_rt_skip=        # not empty if bash is to skip the command
 _rt_moved=       # the number of the last command, if it was a `cd`
 _rt_within=      # `job` in a job, for whose end nobody waits; `value` in a `$(…)`, `kept` if its output is kept, or
                  # `skipped` if its command is one that the scout skips
@@ -7343,7 +7348,7 @@ builtin eval 'exec 192<>"$_rt_reply" 191>"$_rt_reply.ask"'
 # positional parameters; and `$_`, which keeps its value by being the last argument.
 _rt_hook() {
   _rt_replay=
-  [[ $3 != 'builtin return' ]] || {      # a trap begins behind a test: BASH_COMMAND is still the last of our function
+  [[ $3 != 'builtin return' ]] || {      # a trap begins behind a test: BASH_COMMAND is still that of our function
     _rt_remove
     builtin return 1
   }
@@ -7377,7 +7382,7 @@ _rt_hook() {
       *[:\ \\]trap\ *DEBUG* | *[:\ \\]trap\ *[\ G]CHLD* | *[:\ \\]trap\ *continue* | *[:\ \\]trap\ *break* | \
       *ulimit*n\ [0-9] | *ulimit*n\ [0-9][0-9] | *ulimit*n\ [12][0-9][0-9])
       [[ ! $_rt_skips ]] || _rt_lost "bash runs all by itself behind"
-      # Behind our `set -T`, functions inherit a trap for RETURN; our descriptors are above so few.
+      # Behind our `set -T`, functions inherit a trap for RETURN. A `ulimit -n` below 300 leaves our descriptors out.
       _rt_send alone "$_rt_file" "$_rt_line" "$_rt_command"
       _rt_replay='builtin trap - DEBUG; builtin set +T'
       builtin return ;;
@@ -7391,7 +7396,8 @@ _rt_hook() {
     _rt_known[$_rt_place]=$_rt_code
   }
   _rt_do
-  # Else the status of a pipeline would be that of the last command that is not skipped.
+  # Behind a pipe our function takes the place of what is skipped: else the status of the pipeline would be that of the
+  # last command that is not skipped.
   [[ ! $_rt_skip || ! $_rt_gets ]] || _rt_fail 0 "$_rt_gets"
   [[ ! $_rt_skip ]] || builtin shopt -s extdebug
   [[ $_rt_skip$_rt_replay ]]
@@ -7467,9 +7473,9 @@ _rt_each() {     # a command that is a test or not by the values of its words: i
   case " $* " in *\ set\ * | *\ shopt\ *) _rt_hide ;; esac
   _rt_is_function "${2-}" || _rt_ask each "$@"
 }
-_rt_test() {     # a test: site, words as bash, label, files as bash, `native` or nothing, the first of the words
+_rt_test() {     # a test: number, words as bash, label, files as bash, `native` or nothing, the first of the words
   ((${#_rt_functions[@]} > _rt_level)) || _rt_label=
-  if _rt_is_function "${6-}"; then      # not itself a test: the tests in it get its label
+  if _rt_is_function "${6-}"; then      # a function is no test: the tests in it get its label
     _rt_label=$3 _rt_level=${#_rt_functions[@]}
     builtin return
   fi
@@ -7495,7 +7501,7 @@ _rt_is_program() {    # whether the first word of a command names a program that
     *) [[ $_rt_command == *PATH=* ]] || builtin hash -- "$1" ;;
   esac
 }
-_rt_peek() {     # one that sees nothing that a test makes: the scout, too, runs it where the script reads its output
+_rt_peek() {     # a program that sees nothing that a test makes: where its output is read, the scout, too, runs it
   if [[ $_rt_within ]]; then
     _rt_skip=
   else
@@ -7607,7 +7613,7 @@ _rt_failed() {   # a handler is called
   _rt_is_function "${_rt_command%%[$' \t\n']*}"
   _rt_send failed "$_rt_line" "$_rt_piped" "$1" "${_rt_command%%[$' \t\n']*}"
 }
-_rt_pass() {     # one that may run beside tests, unless its output is read; with a second argument, a filter behind one
+_rt_pass() {     # a command that may run beside tests, unless its output is read; if it has a second argument, a filter
   if [[ $_rt_within == value ]]; then
     _rt_other "$1" ''
   elif [[ $_rt_scouted && ${2-} ]]; then
@@ -7683,7 +7689,7 @@ _rt_lost() {     # it can go no further
 _rt_gives() {    # runs `x=$(…)`, which is to end with this status and to print this
   _rt_after=("$BASHPID" "$@") _rt_skip=
 }
-_rt_skipped() {  # in that
+_rt_skipped() {  # in that `$(…)`
   builtin printf %s "${_rt_outer[2]}"
   builtin exit "${_rt_outer[1]}"
 }
@@ -7710,14 +7716,14 @@ _rt_reads() {    # an `eval` or `source`, which the scout runs, too: its number,
   _rt_ask reads "$PWD" "$@"
 }
 _rt_trapped() {  # the scout has no traps; that of a subshell runs in the middle of the script
-  # By its words, or where its last one is a variable, it is one for EXIT.
+  # In a subshell only a trap for EXIT matters: a word names EXIT, or the last word is a variable, which may.
   [[ $BASHPID == "$_rt_shell" || "$_rt_command " != *@(EXIT*|\ exit\ |\ 0\ *|\$*([!\ ])\ ) ]] || \
     _rt_lost "it does not run the trap of"
 }
 _rt_pass() { [[ $_rt_within != value ]] || _rt_other "$1"; }
 _rt_native() {   # runs a `[[` or `((` that has ended so in the shell
   _rt_skip=
-  # If that has failed, it looks again, perhaps too late to find what the shell has found.
+  # If it has failed in the shell, the scout evaluates it anew, perhaps too late to find what the shell has found.
   [[ $1 == 0 ]] || _rt_behind=1
 }
 _rt_fail() {     # lets the command fail: its status, its name. Behind a pipe it reads all: else SIGPIPE ends who writes
@@ -7738,7 +7744,7 @@ fi
 _rt_trap='if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "${LINENO:-0}" "$@" "$_"; '
 _rt_trap+='then builtin eval "$_rt_replay"; ! _rt_is_skipped "$_rt_last"; fi;'
 _rt_streams='} 193>&2 2>/dev/null'
-_rt_case='case ${FUNCNAME-} in _rt_* | "${_rt_stand_in:-_rt_}") ;; *) '     # it is ours
+_rt_case='case ${FUNCNAME-} in _rt_* | "${_rt_stand_in:-_rt_}") ;; *) '     # a function of ours
 _rt_case+='case $_rt_stand_in$_rt_enters$_rt_moved${_rt_after-}$_rt_traps'
 _rt_case+='${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;; *) '
 _rt_hidden="{ $_rt_case$_rt_trap esac; esac; $_rt_streams"
@@ -8350,7 +8356,7 @@ class ScriptRun(Run):
     shown = 0  # how many of its bytes the trace has shown
     batch_at = inf  # when the new ones of the waiting tests may start
     bash_has_ended = False
-    kill_at = inf  # once the script has been sent a signal: when it is killed, if it goes on
+    kill_at = inf  # when the script, which has been sent a signal, is killed if it goes on
     has_failed = False  # a test has failed, and the shell knows it
     is_split = False  # errors of tests have been seen to go elsewhere than their output
     found_since = 0  # tests that the scout has found since it last waited
@@ -8381,21 +8387,21 @@ class ScriptRun(Run):
         self.unhandled: Dict[str, int] = Counter()
         self.shell_waits_for: Dict[Test, Call] = {}  # tests for which the shell waits
         self.scout_only: Dict[Test, Call] = {}  # those to which only the scout has come
-        # And those to which only the shell has come, by the keys of calls.
+        # By `Call.key`, the tests to which only the shell has come.
         self.shell_only: Dict[Any, List[Test]] = defaultdict(list)
         # Tests that have not ended, and their paths, as `paths_of` has them.
         self.busy: Dict[Test, Mapping[str, bool]] = {}
         # By path, the test that writes there by a redirection or a filter of the script (`>log`, `| tee log`).
         self.written: Dict[str, Test] = {}
-        # Known ends of commands (`number:pid:turn`; two shells may tell), and numbers of commands without one yet.
+        # Known ends of commands (`number:pid:turn`: two processes may report one), and numbers of begun commands.
         self.past: Set[str] = set()
-        # By number and turn of a `cd` or a loop's head, and what the scout has found there: how many tests it knew.
+        # By number and turn of a `cd` or a loop's head, and what the scout has found there: how many tests were known.
         self.moves: Dict[Any, float] = {}
         self.ended: Dict[Test, int] = {}  # tests that have ended, and how many were known then
         # By key of a program, how many tests were known when it had ended for the first time.
         self.tried: Dict[str, int] = Counter()
         self.beside: Set[Test] = set()  # tests that ran while others did
-        # By test that may have begun too early, and by `is_minor` of what came too late: that, in words.
+        # By test that may have begun too early, and by `is_minor` (see `note_ahead`): what it went ahead of, in words.
         self.too_early: Dict[Tuple[Test, bool], str] = {}
         self.reasons: Dict[str, None] = {}  # why tests have run alone
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
@@ -8513,7 +8519,7 @@ class ScriptRun(Run):
         """A shell has come to a command for the first time; `functions` are as `Script.kind` has them."""
         files = self.script.files
         if source not in files:
-            # Right behind `source`, the folder is the same.
+            # At the first command of a sourced file, the folder is still that of the `source`.
             text = text_of(directory, source)
             for message in self.script.read(source, text).mistakes:
                 tell(message)
@@ -8562,7 +8568,7 @@ class ScriptRun(Run):
         if program is None:
             return 'local _rt_whole=1; _rt_program "$@"'
         if int(pid) not in (self.shell.process.pid, self.shell.scout.pid):
-            clear_name(mark.rpartition(".")[0])  # a subshell seldom tells of a second test
+            clear_name(mark.rpartition(".")[0])  # a subshell seldom reports a second test
         site = self.script.commands[number]
         call = Call(
             site,
@@ -8639,8 +8645,9 @@ class ScriptRun(Run):
     def note_missed(self, call: Call) -> None:
         """The shell has come to a test that the scout has not found. If the scout waits elsewhere, they have parted."""
         site = call.site
-        # If the scout has found the same command with other words or another environment, that would run beside the
-        # tests below if all passed. So would the second try of a test, beside those known when the first had ended.
+        # Some tests might run beside this one under bash, too, if all passed. If the scout has found the same command
+        # with other words or another environment, these are the tests of other commands. If this is a second try, they
+        # are the tests that were known when the first try had ended.
         has_twin = any(ahead.site is site for ahead in self.scout_only.values())
         known = self.tried[call.program.key]
         is_main = not call.subshell
@@ -8659,12 +8666,12 @@ class ScriptRun(Run):
         program = call.program
         site = call.site
         behind = self.shell_only[call.key]
-        seen = self.script.changed_for(site.node, program.environment)
+        changed = self.script.changed_for(site.node, program.environment)
         if behind:
             test = behind.pop(0)
-        elif seen:  # only the shell knows the value: the scout waits until the shell has come to this test
+        elif changed:  # only the shell knows the value: the scout waits until the shell has come to this test
             self.reasons.setdefault(
-                f"{site.where} gets {min(seen)}, which is set where a test fails"
+                f"{site.where} gets {min(changed)}, which is set where a test fails"
             )
             return self.command_ends.get((site.number, turn))
         elif call.stdin or len(self.scout_only) > 16 * self.schedule.pool.size:
@@ -8706,7 +8713,10 @@ class ScriptRun(Run):
         return test
 
     def on_wait(self, number: str, starts: str = "") -> None:
-        """The scout waits until the shell has run a command. If it `starts` this test then, that is no further turn."""
+        """The scout waits until the shell has run a command, or has come to a test which the scout then `starts`.
+
+        When it has reported that test, this counts as the same turn.
+        """
         command = self.script.commands[number]
         if command.label:
             self.reasons.setdefault(f"{command.described} starts when the script comes to it")
@@ -8912,7 +8922,7 @@ class ScriptRun(Run):
         return path
 
     def retire(self, test: Test) -> None:
-        """The shell goes on: it has what the test has printed, and how it has ended."""
+        """Let the shell go on: tell it what a test has printed, and how the test has ended."""
         call = self.shell_waits_for.pop(test)
         result = self.schedule.results[test][-1]
         self.record.test_end(result)
@@ -9057,7 +9067,7 @@ class ScriptRun(Run):
         if self.runs_ahead:
             self.say_what_ran_alone()
         failed = {end.test for end in bad if end.test not in self.scout_only}
-        # Where bash would fail, too, it matters for a test that has failed: perhaps by this.
+        # Where bash itself ends with a failure, a doubt is told only of a test that has failed: it may be the reason.
         doubts = [
             why
             for (test, is_minor), why in self.too_early.items()
@@ -9146,7 +9156,7 @@ def shared_paths(paths: Mapping[str, bool], others: Mapping[str, bool]) -> Set[s
 
 
 def list_script(file: ScriptFile, trace: Trace) -> int:
-    """Print what a dry reading finds: each test, and why it does not run ahead; returns the exit code."""
+    """Print what a first reading finds: each test, and why it does not run ahead; returns the exit code."""
     named: Dict[str, bool] = {}
     for site in file.sites:
         why = file.obstacle or "runs ahead"
