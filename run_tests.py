@@ -454,7 +454,7 @@ class Test(NamedTuple):
 Test.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 Tests = Sequence[Test]
-Seconds = Mapping[Test, float]  # that each of some tests takes
+Seconds = Mapping[Test, float]  # by test, those that it takes
 
 
 class Device(NamedTuple):
@@ -1053,7 +1053,7 @@ def is_state(nodes: Nodes) -> bool:
         if assigns or node.kind == "function" or node.name in STATE_WORDS:
             changes = True
         elif not is_beside:
-            return False  # also `> file` alone
+            return False  # a program, or `> file` alone
         if is_forked(node):
             return False
     for node in nodes:
@@ -1947,7 +1947,7 @@ _rt_environment() {    # what is exported; no program is asked, since it may be 
   done
   [[ ${PS4@a} != *x* ]] || builtin printf 'PS4=%s\0' "${PS4#?}"
 }
-_rt_test() {     # its line, its words as bash has them, the positional parameters
+_rt_test() {     # a test: its line, its words as bash has them, the positional parameters
   local - _rt_line=$1 _rt_text _rt_path= _rt_late _rt_label _rt_prefix _rt_junit _rt_first _rt_mask _rt_after
   local _rt_words="_rt_label=$2 _rt_prefix=$3 _rt_junit=$4 _rt_first=$5 _rt_mask=$6 _rt_after=$7"
   [[ ! $_rt_changed ]] || set +o >|"$_rt_folder/options"
@@ -4594,7 +4594,7 @@ class Host:
                 attempt.process.log(f"{job.words[0]}: {error.strerror}")
                 job = Job(self.bash, ["bash", "-c", "exit 126"])
             elif test.program:  # bash says why, or reads the file as a script without `#!`
-                lines = "\n" * (test.line - 1)  # so that it names the line
+                lines = "\n" * (test.line - 1)  # so that bash names the line
                 words = [self.bash, "-c", f'{lines}"$@"', test.file, job.bash, *job.words[1:]]
                 job = job._replace(bash=self.bash, words=words)
             else:
@@ -5265,7 +5265,7 @@ def whole_file(path: str, is_ours: bool) -> Iterator[BinaryIO]:
         check_name(path, has_links=is_ours)
         os.replace(temporary, path)
     finally:
-        with suppress(OSError):  # it has the name `path` now
+        with suppress(OSError):  # the file has the name `path` now
             os.unlink(temporary)
 
 
@@ -5471,7 +5471,7 @@ FOLDS = (
         "\x1b[0Ksection_start:0:test_{test.index}[collapsed=true]\r\x1b[0K{title}",
         "\x1b[0Ksection_end:0:test_{test.index}\r\x1b[0K",
     ),
-    # In Buildkite's pages a heading ends where the next begins; only the last kind of them stands open.
+    # In Buildkite's pages a heading ends where the next begins; only one that begins with `+++` stands open.
     Fold("BUILDKITE", "--- {title}", "", "+++ "),
     Fold("TF_BUILD", "##[group]{title}", "##[endgroup]"),
     Fold(
@@ -6517,7 +6517,7 @@ class Run:
                 end = Result(test, outcome, attempt=len(ends) + 1, reason=why)
                 schedule.results[test] += (end,)
                 for note in (self.record.attempt_end, self.record.test_end):
-                    with suppress(Exception):  # it may be what has failed
+                    with suppress(Exception):  # to write may be what has failed
                         note(end)
 
     def report(self) -> int:
@@ -6898,7 +6898,7 @@ class Site(NamedTuple):
     """A command of a script; with a label, it is a test."""
 
     file: ScriptFile
-    line: int  # its first
+    line: int  # the first line of the command
     node: Node
     number: str = ""  # in `Script.commands`, once bash has come to it
     # From here on for tests alone. The label, a bash word: of its `#:`, else its handler's first argument, else `""`.
@@ -7413,7 +7413,7 @@ _rt_kind() {     # finds the runner's code for a command: `function` if it calls
   [[ $BASHPID != "$_rt_shell" && $_rt_code ]] || builtin return
   local _rt_told
   builtin printf -v _rt_told '_rt_tell %q %q %q' "$_rt_hides" "$_rt_code" "$1:$_rt_place"
-  # At once, as _rt_send does.
+  # Lines that are written at once do not mix (see _rt_send). What is longer is asked again.
   ((${#_rt_told} >= 1000)) || builtin printf '%s\n' "$_rt_told" >>"$_rt_folder/$_rt_line.told"
 }
 _rt_tell() { _rt_hides=${_rt_hides:-$1} _rt_codes[$3]=$2; }
@@ -7459,14 +7459,15 @@ _rt_looks() {    # the head of a loop with a glob, its words: both run it, and e
   local _rt_site=$1 _rt_words=$2
   builtin set -- "${_rt_arguments[@]}"
   builtin eval "builtin set -- $_rt_words"
-  # Each turn looks anew. Over many files that would take too long.
+  # Each turn looks at the glob anew. Over many files that would take too long.
   (($# < 100)) || _rt_known[$_rt_place]=${_rt_code/_rt_looks/_rt_sees}
   _rt_send moved "$_rt_site" "$@"
 }
 _rt_aside() {    # a command that stands in a `$(…)` or in a job
   [[ $BASHPID != "$_rt_shell" && ! $_rt_within ]] || builtin return
   [[ $1 != either || ! $_rt_skips ]] || _rt_lost "inside or outside of a \`\$(…)\`,"
-  _rt_within=${1/head/value}     # bash expands the words of a loop before our trap: there it is not the last command's
+  # _rt_outer: what the command around a `$(…)` is to give. Around one in a loop's words our trap has seen no command.
+  _rt_within=${1/head/value}
   [[ $1 != value || ! $_rt_outer ]] || _rt_skipped
 }
 _rt_each() {     # a command that is a test or not by the values of its words: its number, its words
@@ -7521,7 +7522,7 @@ _rt_remove() {
 """
 # SHELL_HOOK: what the script's shell does with each kind of command. SCOUT_HOOK: what the scout does.
 SHELL_HOOK = r"""
-_rt_skips=       # it skips no command
+_rt_skips=       # the shell skips no command
 _rt_other() {    # a command for which the scout waits: its number, variables that it may set, its first word and more
   [[ $_rt_scouted ]] || builtin return
   [[ ! $_rt_within ]] || {
@@ -7533,7 +7534,8 @@ _rt_other() {    # a command for which the scout waits: its number, variables th
   # The next command reports its end. A subshell behind it may do so first, but a `$(…)` inside it must not.
   builtin eval "_rt_after=(any past $1:$BASHPID:$((++_rt_asked)) $2)"
   [[ $BASHPID == "$_rt_shell" && $_rt_command != *[\`\(]* ]] || _rt_after=$BASHPID
-  # In a subshell there may be no next one, and in a pipeline that begins earlier.
+  # In a subshell there may be no next command, and in a pipeline the next one begins earlier: there a function in place
+  # of this command reports the end.
   [[ $BASHPID != "$_rt_shell" ]] || {
     [[ $_rt_joins ]] || builtin return
     [[ $_rt_joins == perhaps ]] || _rt_after=here
@@ -7557,7 +7559,7 @@ _rt_keep() {     # in a `$(…)` that the scout comes to as well: what is printe
 }
 _rt_copy() {
   builtin set -B
-  # The ends of a pipeline's pipe, perhaps: a reader would wait for us.
+  # One of these may be the end of a pipeline's pipe, whose reader would wait for us.
   builtin eval exec {3..190}">&-" {192..255}">&-"
   builtin command -- "$_rt_tee" "$2"
   _rt_send printed "$@"
@@ -7574,7 +7576,7 @@ _rt_replace() {  # lets a function, with some bash in it, take the place of a pr
   _rt_stand_in=$1 _rt_tested=$_rt_command
   # A function that is called under `set +T` runs without our trap.
   local _rt_body="local -; builtin set +aEeTuvx; $2 || builtin return"
-  # Defined by the trap, it has the script's file and line, and `set -a` exports it.
+  # Defined by the trap, the function has the script's file and line, and `set -a` exports it.
   _rt_replay="function $1 () { { $_rt_body; } 193>&2 2>/dev/null; }; builtin export -fn -- $1"
 }
 _rt_report() {   # reports the end of a command
@@ -7585,7 +7587,7 @@ _rt_report() {   # reports the end of a command
 _rt_report_end() {     # reports how the command before has ended
   local _rt_text= IFS=' '
   if ((${#_rt_after[@]} > 3)); then
-    _rt_text=$_rt_folder/$BASHPID.$((++_rt_asked))    # a new file: ext4 takes milliseconds to overwrite one
+    _rt_text=$_rt_folder/$BASHPID.$((++_rt_asked))    # a new file: ext4 takes milliseconds to truncate an old one
     builtin declare -p "${_rt_after[@]:3}" >|"$_rt_text"
   fi
   _rt_send "${_rt_after[1]}" "${_rt_after[2]}" "$_rt_piped" "$PWD" "$_rt_text"
@@ -7629,7 +7631,8 @@ _rt_reads() {    # an `eval` or `source`, as the scout has it
   _rt_sees "$1"
   _rt_pipes=$2     # not empty if it may have a pipe
   builtin set -- "${_rt_arguments[@]}"
-  case $_rt_pipes in *[\`\(?]*) builtin return ;; esac     # it may read the script's input, or end it (`${x:?}`)
+  # An expansion may read the script's input, or end the shell (`${x:?}`).
+  case $_rt_pipes in *[\`\(?]*) builtin return ;; esac
   builtin eval "builtin set -- $_rt_pipes"
   _rt_pipes=${*//'||'} _rt_pipes=${_rt_pipes//[!|]}
 }
@@ -7644,8 +7647,8 @@ _rt_mend_trap() {
   case $2 in SIG* | ERR) _rt_uses_stub=$_rt_stub ;; esac
   case $1 in *_rt_*) builtin return ;; esac
   _rt_texts[$2]=$1
-  # Behind a subshell that has failed, the ERR trap may run, or have run, without our code. If a pipeline is last in it,
-  # and our trap sees that, bash 5.2 takes the command behind it for failed: it goes on without us.
+  # Behind a subshell that has failed, the ERR trap may run, or have run, without our code. If a pipeline is last in the
+  # subshell, and our trap sees that failure, bash 5.2 takes the next command for failed: so bash goes on without us.
   [[ $2 != ERR || $_rt_piped == 0 ]] || {
     [[ ! $_rt_scouted ]] || _rt_send trapped "$1"
     _rt_flags=
@@ -7667,8 +7670,8 @@ _rt_rest() {
 }
 """
 SCOUT_HOOK = r"""
-_rt_skips=1      # it skips each command, unless the code for the command says that it runs it
-_rt_behind=      # it may have gone another way than the shell, and waits at the next test
+_rt_skips=1      # the scout skips each command, unless the command's code says that the scout runs it
+_rt_behind=      # not empty if the scout may have gone another way than the shell: then it waits at the next test
 _rt_other() {
   case $_rt_within$BASH_SUBSHELL in
     value1 | [0-9]*) ;;
@@ -7683,7 +7686,7 @@ _rt_other() {
   esac
   _rt_ask wait "$1"
 }
-_rt_lost() {     # it can go no further
+_rt_lost() {     # the scout can go no further: why
   while :; do _rt_ask lost "$1 \`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line)"; done
 }
 _rt_gives() {    # runs `x=$(…)`, which is to end with this status and to print this
@@ -8081,7 +8084,7 @@ def variables_of(node: Node) -> List[str]:
     names = re.findall(named, "\0".join(words))
     names += re.findall(DEFAULTS, node.text)
     if node.name in READS | MOVES:
-        names += ["REPLY", "MAPFILE", "OLDPWD"]  # one of them
+        names += ["REPLY", "MAPFILE", "OLDPWD"]  # they set one of these without its name
     if node.name == "export" and has_unknown_names(node):
         names.append("-x")  # all that is exported
     return names
@@ -8561,7 +8564,7 @@ class ScriptRun(Run):
         """A shell has come to a test. The script's shell waits until it has ended, the scout until it may go on."""
         try:
             program = read_program(mark, self.environments)
-        except OSError:  # it has been killed, or cannot write
+        except OSError:  # the shell has been killed, or cannot write
             return ""
         except ValueError:  # `cat` could not start: neither could the test
             return "_rt_status=126"
@@ -8745,7 +8748,7 @@ class ScriptRun(Run):
         self.past.discard(number)
         command = self.script.commands[number]
         self.on_did(number, is_past=int(pid) == self.shell.process.pid)
-        if command.node.name == "exec":  # for all tests behind it
+        if command.node.name == "exec":  # its redirections hold for all tests behind it
             self.is_split = bool(splits_output(command.node))
         values = text_of(path)
         clear_name(path)
@@ -9039,7 +9042,7 @@ class ScriptRun(Run):
     def give_up(self, why: str) -> None:
         self.shell.process.signal(SIGKILL)
         super().give_up(why)
-        if self.shell.thread:  # it ends what the script has left
+        if self.shell.thread:  # which ends what the script has left
             self.shell.thread.join(STUCK_S)
 
     def report(self) -> int:
