@@ -551,8 +551,8 @@ class Result(NamedTuple):
         return self.outcome.value
 
     @property
-    def gpus(self) -> FrozenSet[int]:
-        """The indices of the GPUs that it had."""
+    def gpu_indices(self) -> FrozenSet[int]:
+        """The indices of the devices that the attempt had; none if it ran on the CPU."""
         return frozenset(device.index for device in self.lease.devices if device.token)
 
 
@@ -1142,7 +1142,7 @@ def reported_failures(
             if re.match(WAIVED, joint):
                 ending.update(reached(statement, functions))
             elif first.before == "&&" or (of_pipeline and re.match(PASSES_FAILURE_ON, joint)):
-                in_status = in_status | of_pipeline
+                in_status |= of_pipeline
             else:
                 in_status = of_pipeline
             looks_back = any(re.match(LOOKS_BACK, node.text) for node in [*of_pipeline, first])
@@ -2002,9 +2002,9 @@ def find_hints(parsed: ListFile, options: Options) -> None:
     """Note what may be a mistake in the tests of a list."""
     barriers = [*(test.barrier for test in parsed.tests), parsed.waits]
     covering = set()
-    for test, barrier in zip(parsed.tests, barriers[1:]):
+    for test, next_barrier in zip(parsed.tests, barriers[1:]):
         prepares = re.match(PREPARES, test.body)
-        if prepares and barrier == test.barrier:
+        if prepares and next_barrier == test.barrier:
             test.hint(
                 "prepares",
                 f"`{prepares.group(1)}` is a test here and runs beside those below; put it into the script that calls "
@@ -2574,12 +2574,12 @@ class History:
         if self.lists.isdisjoint(map(os.path.normpath, record["lists"])):
             return
         is_here = record.get("directory") == os.getcwd()
-        self.is_passed_over = is_here < self.knows_directory
+        self.is_passed_over = self.knows_directory and not is_here
         if self.is_passed_over:
             return
         selected = Counter(record["selected"])
         in_list = selected + Counter(record["left_out"])
-        if is_here > self.knows_directory:
+        if is_here and not self.knows_directory:
             self.knows_directory = True
             for known in (self.shards, self.seen, self.last, self.owed):
                 known.clear()
@@ -3562,7 +3562,7 @@ class Schedule:
         sick = list(event.sick)
         # The log of a test with one GPU may show that this is broken; if it does so again on a second one, the test is
         # to blame.
-        is_in_log = result.cause.blame is Blame.DEVICE and len(result.gpus) == 1
+        is_in_log = result.cause.blame is Blame.DEVICE and len(result.gpu_indices) == 1
         if is_in_log and test not in self.spared:
             reason = f"{result.cause.text} in {test.label}"
             sick.insert(0, Sick(attempt.lease.devices[0], reason))
@@ -3628,12 +3628,12 @@ class Schedule:
 
     def is_machine_wide(self, result: Result) -> bool:
         """Whether the machine is to blame for the latest results: of two tests or more, and of one on every GPU."""
-        if not result.gpus:
+        if not result.gpu_indices:
             return False
         self.machine_failures.append(result)
         if result.cause.blame is not Blame.MACHINE:
             self.machine_failures.clear()
-        gpus = frozenset().union(*(each.gpus for each in self.machine_failures))
+        gpus = frozenset().union(*(each.gpu_indices for each in self.machine_failures))
         is_everywhere = len(gpus - self.pool.quarantined) == self.pool.size
         return is_everywhere and len({each.test for each in self.machine_failures}) > 1
 
@@ -3783,7 +3783,7 @@ class Schedule:
         earlier = self.results.get(test, ())
         lease = None
         if earlier:
-            lease = self.pool.take(test.gpus, earlier[-1].gpus)
+            lease = self.pool.take(test.gpus, earlier[-1].gpu_indices)
         lease = lease or self.pool.take(test.gpus)
         if lease is None:
             return
@@ -5825,7 +5825,9 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     yield f"slowest: {', '.join(longest)}"
     if pool.sequential or any(result.outcome.is_unfinished() for result in results):
         return
-    alone = [result.test.label for result in results if 1 < len(result.gpus) == pool.size]
+    alone = [
+        result.test.label for result in results if 1 < len(result.gpu_indices) == pool.size
+    ]
     if alone:
         yield f"ran by itself, on all GPUs: {first_of(alone)}"
     if not pool.quarantined:  # such a GPU has done work, but `pool.size` does not count it

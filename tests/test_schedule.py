@@ -1313,7 +1313,7 @@ class Simulation:
             passed = other in self.waiting() and self.is_ready(other) and self.fits(other)
             self.require(not passed, f"{test.label} passes {other.label}")
         if self.results[test]:
-            free = [index for index in free if index not in self.results[test][-1].gpus]
+            free = [index for index in free if index not in self.results[test][-1].gpu_indices]
             self.require(len(free) < len(indices) or set(indices) <= set(free), f"{test.label} is retried there")
         if len(free) >= len(indices) > 1:
             rows = [list(range(index, index + len(indices))) for index in free]
