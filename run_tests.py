@@ -7339,7 +7339,7 @@ _rt_traps= _rt_tested= _rt_files=() _rt_uses_stub= _rt_hides= _rt_enters= _rt_pi
 # _rt_label, _rt_level: the label of a call with a handler, and the depth of functions above which tests get it.
 # _rt_enters: the function that is about to begin, and its call. _rt_traps: the process that has just set a trap.
 # _rt_uses_stub: the path of the stub, while there are traps during which none of our functions may wait.
-# _rt_last: the value of `$_`. _rt_skip: not empty if bash is to skip the command.
+# _rt_last: the value of `$_`. _rt_skip: 1 if bash is to skip the command.
 _rt_replay=      # what the trap itself runs: declarations for the scout, which in _rt_hook would be local to it
 _rt_moved=       # the number of the last command, if it was a `cd`
 _rt_within=      # `job` in a job, for whose end nobody waits; `value` in a `$(…)`, `kept` if its output is kept, or
@@ -7404,7 +7404,6 @@ _rt_hook() {
   [[ ! $_rt_skip ]] || builtin shopt -s extdebug
   [[ $_rt_skip$_rt_replay ]]
 }
-_rt_is_skipped() { [[ $_rt_skip ]]; }      # its argument is the value of `$_` behind the trap
 _rt_kind() {     # finds the runner's code for a command: `function` if it calls one
   local -A _rt_codes=()
   # What one subshell has asked, the next finds in a file: else a `$(…)` in a loop would ask each time.
@@ -7744,10 +7743,10 @@ if [[ $_rt_bash_env ]]; then
   export BASH_ENV=$_rt_bash_env
   . "$BASH_ENV"
 fi
-# No command may run before `_rt_hook` has its arguments: it would change PIPESTATUS. The text is short, since bash parses
-# it anew for each command.
+# No command may run before `_rt_hook` has its arguments: it would change PIPESTATUS. The text is short, since bash
+# parses it anew for each command.
 _rt_trap='if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "${LINENO:-0}" "$@" "$_"; '
-_rt_trap+='then builtin eval "$_rt_replay"; ! _rt_is_skipped "$_rt_last"; fi;'
+_rt_trap+='then builtin eval "$_rt_replay"; case $_rt_skip in 1) ! : "$_rt_last" ;; *) : "$_rt_last" ;; esac; fi;'
 _rt_streams='} 193>&2 2>/dev/null'
 _rt_case='case ${FUNCNAME-} in _rt_* | "${_rt_stand_in:-_rt_}") ;; *) '     # a function of ours
 _rt_case+='case $_rt_stand_in$_rt_enters$_rt_moved${_rt_after-}$_rt_traps'
@@ -7799,11 +7798,8 @@ class ScriptShell:
     fault: Exception | None = None
     thread: threading.Thread | None = None  # which runs the shells
 
-    def __init__(
-        self, job: Job, known: str, reaper: Reaper, post: Callable[[Any], None]
-    ) -> None:
+    def __init__(self, job: Job, reaper: Reaper, post: Callable[[Any], None]) -> None:
         self.job = job
-        self.known = known  # bash that says what is known of the script
         self.reaper = reaper
         self.post = post
         self.folder = reaper.scratch.path()
@@ -7817,8 +7813,8 @@ class ScriptShell:
         # question that has not come whole.
         self.asked: Dict[int, bytes] = {}
 
-    def start(self, log: str, has_scout: bool) -> None:
-        """Start the shells; `log` is the path of the script's log. Raises OSError."""
+    def start(self, log: str, known: str, has_scout: bool) -> None:
+        """Start the shells; `log` is the path of the script's log, `known` is bash for both. Raises OSError."""
         self.kept = fresh_file(log)
         words = {
             "folder": self.folder,
@@ -7834,9 +7830,9 @@ class ScriptShell:
         words["stub"] = stub * os.access(stub, os.X_OK)
         # We keep one end open: else poll would report the pipe's end again and again.
         stream = os.dup(self.stream)
-        jobs = [(self.process, self.job_of("shell", SHELL_HOOK, words), stream)]
+        jobs = [(self.process, self.job_of("shell", SHELL_HOOK + known, words), stream)]
         if has_scout:
-            scout = self.job_of("scout", SCOUT_HOOK, words)._replace(stdin="")
+            scout = self.job_of("scout", SCOUT_HOOK + known, words)._replace(stdin="")
             # Not /dev/null: the hook must see that a script's `2>/dev/null` differs.
             nowhere = os.open("/dev/zero", os.O_RDWR)
             jobs.append((self.scout, scout, nowhere))
@@ -7850,7 +7846,7 @@ class ScriptShell:
         os.mkfifo(f"{reply}.ask")
         self.asked[os.open(f"{reply}.ask", os.O_RDWR | os.O_NONBLOCK)] = b""
         own = own_variables({**words, "role": role, "reply": reply})
-        text = f"unset BASH_ENV\n{own}{ASK}{HOOK}{hook}{self.known}{LAST_OF_HOOK}"
+        text = f"unset BASH_ENV\n{own}{ASK}{HOOK}{hook}{LAST_OF_HOOK}"
         path = self.reaper.scratch.write(text)
         environment = {**os.environb, b"BASH_ENV": path.encode()}
         return self.job._replace(environment=environment)
@@ -8411,14 +8407,14 @@ class ScriptRun(Run):
         self.reasons: Dict[str, None] = {}  # why tests have run alone
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
         job = Job(host.bash, [host.bash, self.name, *options.arguments], stdin="-")
-        known = script.known_tests(self.file)
-        self.shell = ScriptShell(job, known, host.reaper, self.inbox.put)
+        self.shell = ScriptShell(job, host.reaper, self.inbox.put)
 
     def start_script(self) -> None:
         """Let bash begin, and say what there is to say of the script. Raises OSError."""
         if self.runs_ahead:
             self.introduce()
-        self.shell.start(f"{self.record.log_dir}/{self.stem}.log", has_scout=self.runs_ahead)
+        log = f"{self.record.log_dir}/{self.stem}.log"
+        self.shell.start(log, self.script.known_tests(self.file), self.runs_ahead)
 
     def introduce(self) -> None:
         """Say how many commands of the script look like tests, with a handler or without one."""

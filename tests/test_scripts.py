@@ -600,6 +600,8 @@ class FeatureTest(ScriptCase):
                                  "timeout 40m ./ci/run_cudf_pytests.sh", "pytest b --exit=3",
                                  'echo "exiting with: ${EXITCODE}"', "exit ${EXITCODE}"))
         self.assertEqual((ran.code, len(starts(ran.text)), ran.text.splitlines()[-1]), (1, 3, "exiting with: 1"))
+        ran = self.conduct(lines("set -E; trap 'exit 9' ERR", *["PATH=$PATH pytest a"] * 2))
+        self.assertEqual((ran.code, len(starts(ran.text))), (0, 2))
 
     def test_names_of_handlers(self) -> None:
         text = HEAD + lines("note() { echo \"noted $1\"; }", "python3 a --exit=1 || note a",
