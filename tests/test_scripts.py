@@ -1451,9 +1451,10 @@ class ReadingTest(unittest.TestCase):
         """Else `--cov-fail-under` passes by what another test has covered."""
         for owns, *lines in [
             ([".coverage"], "pytest --cov", "/bin/pytest -q --cov=a b", "python3 -m pytest --cov a",
-             "pytest a --cov-append", "coverage run -a -m pytest", "python3 -m coverage run --source=a -m unittest"),
+             "pytest a --cov-append", "coverage run -a -m pytest", "python3 -m coverage run --source=a -m unittest",
+             "coverage run --omit a --source b -m pytest -p c"),
             ([], "pytest --no-cov", "pytest --cov-report=term --cov-config=a", "./run_a.sh --cov=a", "coverage report",
-             "coverage run -p -m pytest", "coverage run --parallel-mode -m pytest"),
+             "coverage run -p -m pytest", "coverage run --omit a --parallel-mode -m pytest"),
             (["c"], "pytest --cov=a COVERAGE_FILE=c"),
         ]:
             for line in lines:
