@@ -492,11 +492,14 @@ class FeatureTest(ScriptCase):
             lines("pytest a", "pip install pytest", "$PYTHON -m pytest b || exit 1", "ctest | tee log",
                   "if tests/run.sh; then c; fi", "timeout -k 5 1.5m torchrun d", "cd tests", "(/x/test_e)",
                   "$py_version -m pytest f", "bin/someTests", "xvfb-run -a -s '-screen 0 8x8' taskset -c 0-3 pytest g",
-                  "command -v pytest"): [
+                  "coverage run --omit a -p $B -m pytest h", "uv run --with pytest==8 -q pytest i",
+                  "command -v pytest", "uv run --with a pip install pytest"): [
                 "pytest a:1:runs ahead", "$PYTHON -m pytest b:3:runs ahead", "ctest:4:runs ahead",
                 "tests/run.sh:5:runs ahead", "timeout -k 5 1.5m torchrun d:6:runs ahead", "/x/test_e:8:runs ahead",
                 "$py_version -m pytest f:9:runs ahead", "bin/someTests:10:runs ahead",
-                "xvfb-run -a -s '-screen 0 8x8' taskset -c 0-3 pytest g:11:runs ahead"],
+                "xvfb-run -a -s '-screen 0 8x8' taskset -c 0-3 pytest g:11:runs ahead",
+                "coverage run --omit a -p $B -m pytest h:12:runs ahead",
+                "uv run --with pytest==8 -q pytest i:13:runs ahead"],
             lines("set -eu", "test_f() {", '  pytest "${A}/$B" #: timeout=5m', "}", "test_f || exit 1"): [
                 'pytest "${A}/$B":3:runs ahead', "test_f:5:starts when the script comes to it"],
             lines("pytest test_a.py -k x", "pytest test_a.py -k y", "pytest b <in", "pytest c --junitxml=x.xml",
