@@ -6998,7 +6998,8 @@ class ScriptFile:
 
     def __init__(self, name: str, text: str, options: Options) -> None:
         self.name = name
-        self.text = text
+        # Bash sources no binary file, one that has this in its first line.
+        self.text = text = re.sub(r"\A[^\n]{,79}\0(?s:.*)", "", text)
         self.breaks = [match.end() for match in re.finditer("\n", text)]
         self.options = options
         self.mistakes: List[str] = []
@@ -9219,8 +9220,8 @@ def check_script(name: str, options: Options) -> None:
         raise UsageError(
             f"{name}: the runner needs the descriptors 191 to 194 in the script's shell; take others"
         )
-    if re.match(r".*\r\n", text):
-        raise ListError(f"{name}:1: {WINDOWS}")
+    if re.match(r".*(?:\r\n|\0)", text):
+        raise ListError(f"{name}:1: {WINDOWS}; or a binary file")
     flags = re.match(r"#!.*sh\s+(-\w+)", text)
     if flags:
         warn(

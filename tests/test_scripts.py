@@ -394,6 +394,13 @@ class FeatureTest(ScriptCase):
         self.assertEqual((ran.code, sorted(starts(ran.text))), (1, ["a", "c"]))
         self.assertIn("1: no file\n", ran.text + ran.err)
 
+    def test_a_binary_file_is_not_sourced(self) -> None:
+        """Bash tells it from a script by its first line. The runner hung, reading one."""
+        shutil.copy(os.path.realpath(str(shutil.which("bash"))), os.path.join(self.folder, "env"))
+        ran = self.conduct(lines(". ./env", "pytest a --beside=b", "pytest b --beside=a"))
+        self.assertEqual((ran.code, len(starts(ran.text))), (0, 2))
+        self.assertIn("./env: cannot execute binary file\n", ran.text)
+
     def test_what_one_subshell_asks_the_next_one_knows(self) -> None:
         """Each that asks makes a pipe for the answer."""
         self.stub("mkfifo", f'#!/bin/sh\necho >>asked\nexec {shutil.which("mkfifo")} "$@"\n')
@@ -967,6 +974,7 @@ class FeatureTest(ScriptCase):
         self.write("stdin.sh", "#!/bin/bash\npython3 stdin\n")
         self.write("known.txt", "a # b\n")
         self.write("windows.sh", "#!/bin/bash\r\npython3 a\r\n")
+        self.write("binary.sh", "\x7fELF\2\1\1\0\n")
         self.write("bad.sh", HEAD + lines("python3 a || test_fail a #: gpsu=2", "python3 b || test_fail b #: after=a",
                                           "#: timeout=soon", "python3 c || test_fail c"))
         line = HEAD.count("\n") + 1
@@ -983,6 +991,7 @@ class FeatureTest(ScriptCase):
             ("list.txt", "test.sh"): ["error: test.sh is a script; it runs alone"],
             ("python",): ["python:1: this is a script, but none for bash"],
             ("windows.sh",): ["windows.sh:1: Windows line ends; fix them with `sed -i 's/\\r$//'`"],
+            ("binary.sh",): ["binary.sh:1: Windows line ends; fix them with `sed -i 's/\\r$//'`; or a binary file"],
             ("nothing.sh",): ["nothing.sh: cannot read this list"],
             ("-",): ["-:1: a script cannot come from standard input"],
             ("bad.sh",): [f"bad.sh:{line}: unknown key 'gpsu'", f"bad.sh:{line + 1}: after= means nothing",
