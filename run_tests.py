@@ -8980,7 +8980,9 @@ class ScriptRun(Run):
             key = text
         variable = [*self.machine.readers, CUDA][0].variable
         mask = to_text(program.environment.get(to_bytes(variable), b""))
-        path = find_program(words[0], program.environment) or words[0]
+        # As the first of its process group `setsid` would not wait for what it runs.
+        runs = ("timeout", "0") * ("setsid" in text) + words
+        path = find_program(runs[0], program.environment) or runs[0]
         environment = {**program.environment, b"_": to_bytes(path)}
         line = TestLine(
             site.file,
@@ -9000,7 +9002,7 @@ class ScriptRun(Run):
         umask = program.umask
         if umask == self.umask:
             umask = -1
-        job = Job(path, words, stdin=call.stdin or "", umask=umask)
+        job = Job(path, runs, stdin=call.stdin or "", umask=umask)
         # `is_pytest` is False: as under bash, a pytest run may pass without a whole JUnit file.
         test = test._replace(
             gpus=self.gpus_of(line, test.gpus, text),
