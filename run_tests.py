@@ -743,7 +743,7 @@ PASSING_NAME = rf"\$\$|\$\{{?(?:{CHANGING}|RUN_TESTS_|\w+_VISIBLE_DEVICES)|[(`].
 # A test that measures coverage: at its end it takes all that `.coverage` and `.coverage.*` in its folder have.
 COVERS = (
     r"(?s)(?!.*\bCOVERAGE_FILE=)(?:.*[ /])?"
-    r"(?:py\.?test .*--cov(?:-append)?(?:[= ]|$)|coverage run (?:(?!-m |--?p)\S+ )*-m )"
+    r"(?:py\.?test .*--cov(?:-append)?(?:[= ]|$)|coverage run (?!(?:(?!-m )-\S+ (?:[^\s-]\S* )??)*-(?:p |-par)))"
 )
 # What prepares for other tests, rather than being one.
 PREPARES = (

@@ -1471,7 +1471,7 @@ class ReadingTest(unittest.TestCase):
         for owns, *lines in [
             ([".coverage"], "pytest --cov", "/bin/pytest -q --cov=a b", "python3 -m pytest --cov a",
              "pytest a --cov-append", "coverage run -a -m pytest", "python3 -m coverage run --source=a -m unittest",
-             "coverage run --omit a --source b -m pytest -p c"),
+             "coverage run --omit a --source b -m pytest -p c", "coverage run a.py", "coverage run -a a.py --path=b"),
             ([], "pytest --no-cov", "pytest --cov-report=term --cov-config=a", "./run_a.sh --cov=a", "coverage report",
              "coverage run -p -m pytest", "coverage run --omit a --parallel-mode -m pytest"),
             (["c"], "pytest --cov=a COVERAGE_FILE=c"),
