@@ -162,8 +162,25 @@ def start_row(repeats: int) -> Row:
             lambda: first_line(run([sys.executable, "-c", bare], folder, stdout=out), out)))
 
 
+def script_row(repeats: int) -> Row:
+    """(d) What each test of a script costs: the time of many, less that of one."""
+    what = f"a test `true` of a script of {SHORT_LINES:,}, 4 slots: wall"
+    line = f"{shutil.which('true')} || test_fail true\n"
+
+    def each(*command: str) -> float:
+        long, short = (run([*command, name], folder).seconds for name in ("long.sh", "short.sh"))
+        return (long - short) / (SHORT_LINES - 1) * 1000
+
+    with scratch() as folder:
+        for name, count in (("long.sh", SHORT_LINES), ("short.sh", 1)):
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                file.write("test_fail() { RET=1; }\n" + line * count)
+        return Row(what, "the script under bash", "ms", *pairs(
+            repeats, lambda: each(sys.executable, RUNNER, "--gpus", names_of(4)), lambda: each(BASH)))
+
+
 def replay_rows(repeats: int, size: int) -> List[Row]:
-    """(d) A large log, shown at the end of the run: its wall time from `run_end` on, and the run's peak memory."""
+    """(e) A large log, shown at the end of the run: its wall time from `run_end` on, and the run's peak memory."""
     peaks: List[float] = []
 
     def replay() -> float:
@@ -225,6 +242,7 @@ def measure(repeats: int, size: int) -> Iterator[Row]:
         yield throughput_row(repeats, package, command)
     yield memory_row(repeats)
     yield start_row(repeats)
+    yield script_row(repeats)
     yield from replay_rows(repeats, size)
 
 
