@@ -32,7 +32,7 @@ SHELL = ("sh", "console", "yaml", "groovy")
 FOREIGN = {"--junitxml", "--tb", "--nproc-per-node", "--rm", "--gpus", "--stop-timeout", "--init", "--format", "--from",
            "--lf", "--sw", "--dry-run", "--will-cite", "--gres", "--nodes", "--time", "--signal", "--array",
            "--limit", "--jq", "--workflow", "--paginate", "--branch", "--ntasks-per-node", "--gpus-per-node",
-           "--exclusive", "--no-kill", "--report-log", "--basetemp", "--master-port", "--rdzv-endpoint", "--cov",
+           "--exclusive", "--no-kill", "--report-log", "--basetemp", "--master-port", "--cov",
            "--maxfail", "--gpu-locks"}      # the last one was ours
 
 
