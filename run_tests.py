@@ -6847,6 +6847,8 @@ FILE_TEST = (
     r"(?:(?:\[|test) (?:! )?\"?\$(?:@|\w+\"? [^]\s<>!=-]\S*)\"?(?: \]|$)"
     r"|(?:\[\[?|test)\s[\s\S]*?(?<=\s)(?<!=\s)-(?:[b-hkprstuwxGLNOS]|nt|ot|ef|(?<=[\[!(t&|ao] -)a)\s)"
 )
+# A redirection to a descriptor that the scout may not have, or to none: `>&3`, `>&-`.
+FROM_EXEC = r"[<>]&\s*(?:[3-9]|\d\d)|(?<![2-9])>&\s*-"
 # Words that have another value in the scout than in the script's shell.
 VALUES_THAT_DIFFER = (
     r"\$[$!]|\$_\b|%\(.*\)T"
@@ -8029,8 +8031,7 @@ def acts(node: Node) -> bool:
     is_program = node.name not in CALM | SETS | BLIND and head_of(node) != "cat"
     has_input = node.name in READS and "<<" not in node.text
     is_pure = substitutes(node.text, PURE) and not files_of(node)
-    writes = node.has(r">&\s*[3-9]")
-    return is_program or has_input or writes or not is_pure or looks_out(node)
+    return is_program or has_input or not is_pure or node.has(FROM_EXEC) or looks_out(node)
 
 
 def looks_out(node: Node) -> bool:
@@ -8055,7 +8056,7 @@ def is_calm(node: Node) -> bool:
         return True
     if node.name in ("builtin", "command"):  # which may stand before any other
         return node.has(r"^\w+ (?:-[vV] |set [-+]\w+$)")
-    if node.has(rf"^{FILE_TEST}|{VALUES_THAT_DIFFER}|[<>]\(|>&\s*[3-9]") or files_of(node):
+    if node.has(rf"^{FILE_TEST}|{VALUES_THAT_DIFFER}|[<>]\(|{FROM_EXEC}") or files_of(node):
         return False
     if not substitutes(node.text, PURE):
         return False
@@ -8277,12 +8278,11 @@ class Script:
     def shows(self, command: Site) -> bool:
         """Whether a command only prints. In the `$(…)` of its words functions are looked into, and a test is fine."""
         node = command.node
-        targets = {target for _, target in node.redirects}
-        if node.name not in PRINTS or node.has(rf" -v|{DOES}"):
+        if node.name not in PRINTS or files_of(node) or node.has(rf" -v|{DOES}|{FROM_EXEC}"):
             return False
         harmless = HARMLESS.union(self.functions)
         inner = reached(substituted_commands(node.text), self.functions)
-        return targets <= {"1", "2", "/dev/null"} and all(
+        return all(
             command.file.is_test(each) or is_among(each, harmless) and not files_of(each, ".*>")
             for each in inner
         )
@@ -8290,11 +8290,10 @@ class Script:
     def other_code(self, command: Site) -> str:
         """Bash for a command that is no test."""
         node = command.node
-        targets = {target for _, target in node.redirects}
         names = variables_of(node)
         if tells_time(node) and all(map(command.file.only_shows, names)):
             return "calm"
-        if is_calm(node) and (not targets or node.name not in PRINTS):
+        if is_calm(node):
             return self.calm_code(command)
         if not self.references.isdisjoint(names):  # which set variables of other names
             return f"_rt_block {command.number}"
