@@ -8006,13 +8006,9 @@ def read_program(mark: str, known: Dict[bytes, Any]) -> Program | None:
 
 def is_told(node: Node) -> bool:
     """Whether a builtin does in the scout what it does in the shell once it knows what each `$(…)` in it prints."""
-    if node.name not in CALM - {"command", "builtin"} or files_of(node):
-        return False
-    if node.has(rf"^{FILE_TEST}|{VALUES_THAT_DIFFER}"):
-        return False
     if node.name in NATIVE:
         return node.has(RUNS_INSIDE)
-    return is_open(node)
+    return node.name in CALM - {"command", "builtin"} and is_open(node)
 
 
 def is_open(node: Node) -> bool:
@@ -8051,18 +8047,13 @@ def has_glob(node: Node) -> bool:
 
 
 def is_calm(node: Node) -> bool:
-    """Whether the scout may run a command at any time: it has to do with the shell alone, and says the same in both."""
-    if node.name in ENDS | {"break", "continue"}:
-        return True
+    """Whether a command has to do with the shell alone: unless it differs in the scout, that may run it at any time."""
     if node.name in ("builtin", "command"):  # which may stand before any other
         return node.has(r"^\w+ (?:-[vV] |set [-+]\w+$)")
-    if node.has(rf"^{FILE_TEST}|{VALUES_THAT_DIFFER}|[<>]\(|{FROM_EXEC}") or files_of(node):
-        return False
     if not substitutes(node.text, PURE):
         return False
     if node.name in READS:  # the scout has the same text: `read -r a b <<<"$x"`
-        operators = [operator for operator, _ in node.redirects]
-        return operators == ["<<<"] and not node.has(r"\s-\w*[uC]")
+        return "<<<" in dict(node.redirects) and not node.has(r"\s-\w*[uC]")
     return node.name in CALM or not node.words
 
 
@@ -8237,7 +8228,7 @@ class Script:
             return "_rt_shows"
         if has_glob(node) and not node.kind:  # bash has expanded the words of a `for` already
             return f"_rt_meets {command.number}; _rt_skip="
-        if (node.kind or substitutes(node.text, PURE)) and not looks_out(node):
+        if not looks_out(node):
             return "calm"
         if node.name in MOVES:
             return f"_rt_move {command.number}"
@@ -8293,7 +8284,9 @@ class Script:
         names = variables_of(node)
         if tells_time(node) and all(map(command.file.only_shows, names)):
             return "calm"
-        if is_calm(node):
+        # It may find other values, files or descriptors in the scout.
+        differs = node.has(rf"^{FILE_TEST}|{VALUES_THAT_DIFFER}|{FROM_EXEC}") or files_of(node)
+        if is_calm(node) and not differs:
             return self.calm_code(command)
         if not self.references.isdisjoint(names):  # which set variables of other names
             return f"_rt_block {command.number}"
@@ -8302,10 +8295,9 @@ class Script:
             return f"_rt_pass {command.number} " + "1" * is_last
         if self.shows(command) or re.match(self.options.calm, node.name):
             return f"_rt_pass {command.number}"
-        if is_told(node):
+        if is_told(node) and not differs:
             return f"_rt_meets {command.number}; _rt_pipes=perhaps _rt_skip="
         way = "_rt_other"
-        differs = node.has(VALUES_THAT_DIFFER) or files_of(node)
         if node.words and is_among(node, BLIND - PRINTS) and not differs:
             way = "_rt_peek"
         first = "".join(map(inert, node.words[:1]))

@@ -88,7 +88,8 @@ KINDS: Mapping[Sequence[Any], Sequence[str]] = {
     (9, "rapids-logger x"): ["_rt_pass"],
     (9, "exec > f"): ["_rt_other"], (9, "exec make"): ["_rt_other"], (9, "trap x EXIT"): ["_rt_trapped"],
     (9, "wait"): ["_rt_peek"], (9, "exit $?"): ["calm"], (9, "for i in a b"): ["calm"], (9, "((i++))"): ["calm"],
-    (9, "command -v x"): ["_rt_sees"], (9, "for i in a*"): ["_rt_looks"],
+    (9, "command -v x"): ["_rt_sees"], (9, "command -v x > f"): ["_rt_other"], (9, "exit $(x)"): ["_rt_meets"],
+    (9, "return $SECONDS"): ["_rt_other"], (9, "read a <<< x 2> f"): ["_rt_other"], (9, "for i in a*"): ["_rt_looks"],
     (9, "command x"): ["_rt_other"], (9, "eval $(x)"): ["_rt_meets"]}
 
 
