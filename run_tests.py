@@ -6932,12 +6932,12 @@ def files_of(node: Node, operators: str = "[^<]*[<>](?!<)") -> List[str]:
 
     Descriptors, /dev/null, /dev/stdout and /dev/stderr are left out.
     """
-    files = []
-    for how, target in node.redirects:
-        is_there = re.match(r"[0-9]*-?$|/dev/(?:null|stdout|stderr)$", target)
-        if re.match(operators, how) and not is_there:
-            files.append(target)
-    return files
+    return [
+        target
+        for how, target in node.redirects
+        if re.match(operators, how)
+        and not re.match(r"[0-9]*-?$|/dev/(?:null|stdout|stderr)$", target)
+    ]
 
 
 def label_word(handler: Node) -> str:
@@ -8015,11 +8015,9 @@ def is_open(node: Node) -> bool:
     """Whether a command may change the shell in ways that the scout cannot take over (`eval`, `$((n++))`)."""
     if node.name in NATIVE:
         return False
-    if re.search(DOES, re.sub(DEFAULTS, "", node.text)):
+    if node.name in OPEN or re.search(DOES, re.sub(DEFAULTS, "", node.text)):
         return True
-    if node.name != "export" and has_unknown_names(node):
-        return True
-    return node.name in OPEN
+    return node.name != "export" and has_unknown_names(node)
 
 
 def acts(node: Node) -> bool:
@@ -8059,10 +8057,10 @@ def is_calm(node: Node) -> bool:
 
 def tells_time(node: Node) -> bool:
     """Whether a command only sets variables to a time: `start=$(date +%s)`."""
-    is_clock = substitutes(node.text, {"date"})
     rest = re.sub(r"\b(?:SECONDS|EPOCH\w+)\b|[(`]\s*date\b", "", node.text)
-    is_plain = not re.search(rf"{VALUES_THAT_DIFFER}|{DOES}|[<>]\(", rest)
-    return node.name in ("", "local") and rest != node.text and is_clock and is_plain
+    if rest == node.text or re.search(rf"{VALUES_THAT_DIFFER}|{DOES}|[<>]\(", rest):
+        return False
+    return node.name in ("", "local") and substitutes(node.text, {"date"})
 
 
 def variables_of(node: Node) -> List[str]:
@@ -8076,7 +8074,7 @@ def variables_of(node: Node) -> List[str]:
     names += re.findall(DEFAULTS, node.text)
     if node.name in READS | MOVES:
         names += ["REPLY", "MAPFILE", "OLDPWD"]  # they set one of these without its name
-    if node.name == "export" and has_unknown_names(node):
+    if has_unknown_names(node):  # of an `export`: others are open
         names.append("-x")  # all that is exported
     return names
 
