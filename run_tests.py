@@ -7119,7 +7119,7 @@ class ScriptFile:
                     reads_test = len(self.sites) > before_pipeline
                     site = self.site_of(node, line, own_label, reads_test)
                     self.sites.append(site)
-                elif node.name not in self.options.handlers and self.is_test(node):
+                elif self.is_test(node):
                     self.bare.append(line)
                 elif self.is_filter(node, head, before_pipeline):
                     names = files_of(node)
@@ -7177,9 +7177,9 @@ class ScriptFile:
         return {}
 
     def is_test(self, node: Node) -> bool:
-        """Whether a command looks like a test."""
+        """Whether a command looks like a test, and is no handler: `test_fail` does, too."""
         words = " ".join(word.strip("\"'") for word in node.words)
-        return self.options.looks_like_test(words)
+        return node.name not in self.options.handlers and self.options.looks_like_test(words)
 
     def site_of(self, node: Node, line: int, label: str = "", reads_test: bool = False) -> Site:
         """The test that begins on this line. `label` is a bash word, in whose place `#:` may give another label.
@@ -8191,8 +8191,9 @@ class Script:
         """What a command is, as `kind` has it."""
         file, line, node = command[:3]
         is_function = functions[0] != ""
-        changes = node.has(CHANGES_EACH_TIME) and node.name not in self.options.handlers
-        if changes and (is_function or node.kind):
+        if node.name in self.options.handlers:
+            return f"_rt_failed {label_word(node)}"
+        if node.has(CHANGES_EACH_TIME) and (is_function or node.kind):
             return f"_rt_block {command.number}"
         if node.kind:  # the head of a loop
             return self.calm_code(command)
@@ -8202,8 +8203,6 @@ class Script:
             return self.test_code(sites[0]._replace(line=line, node=node))
         if node.name == "trap":
             return "_rt_trapped"
-        if node.name in self.options.handlers:
-            return f"_rt_failed {label_word(node)}"
         reads = node.name in ("source", ".", "eval")
         # Bash opens the redirections for all commands inside, before our trap sees the first of these.
         if (reads or is_function) and files_of(node):

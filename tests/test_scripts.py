@@ -1430,6 +1430,11 @@ class ReadingTest(unittest.TestCase):
         _, file = self.read("{ pytest a; make; } || test_fail")
         self.assertEqual([(site.node.text, site.label) for site in file.sites], [("pytest a", '""')])
 
+    def test_a_handler_in_a_group_with_a_handler_is_no_test(self) -> None:
+        script, file = self.read("{ make || test_fail a; pytest b; } || test_fail c")
+        self.assertEqual([(site.node.text, site.label) for site in file.sites], [("make", '"a"'), ("pytest b", '"c"')])
+        self.assertEqual(script.kind(file, 1, "test_fail a", ("function",)), '_rt_failed "a"')
+
     def test_what_keeps_it_from_running_ahead(self) -> None:
         _, file = self.read("for x in a; do pytest $x || test_fail $x; done 2>/dev/null", "#: one-by-one",
                             "{ pytest b || test_fail b; } >log", "pytest c || test_fail c #: gpsu=1",
