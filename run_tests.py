@@ -6974,15 +6974,15 @@ def inert(word: str) -> str:
 
 def only_looks(text: str) -> bool:
     """Whether a test's words can be expanded more than once: they set nothing, and run only what looks."""
-    if re.search(rf"{DOES}|[<>]\(", text):
-        return False
-    return substitutes(text, LOOKING)
+    return substitutes(text, LOOKING) and not re.search(rf"{DOES}|[<>]\(", text)
 
 
 def substitutes(text: str, names: Container[str]) -> bool:
     """Whether all commands in the `$(…)` of some words are among `names`, without redirections."""
-    inner = walk(substituted_commands(text))
-    return all(is_among(node, names) and not node.redirects for node in inner)
+    return all(
+        is_among(node, names) and not node.redirects
+        for node in walk(substituted_commands(text))
+    )
 
 
 def is_among(node: Node, names: Container[str]) -> bool:
@@ -7065,8 +7065,9 @@ class ScriptFile:
         needs_test = node.name.endswith("grep")
         if node.has(MAKES_FILE):
             harmless = HARMLESS.union(self.functions)
-            begun = reached([head], self.functions)
-            needs_test |= harmless.issuperset(each.name for each in begun)
+            needs_test |= harmless.issuperset(
+                each.name for each in reached([head], self.functions)
+            )
         return len(self.sites) > before_pipeline * needs_test
 
     def read_attributes(self, reader: Reader) -> None:
@@ -8269,10 +8270,9 @@ class Script:
         if node.name not in PRINTS or files_of(node) or node.has(rf" -v|{DOES}|{FROM_EXEC}"):
             return False
         harmless = HARMLESS.union(self.functions)
-        inner = reached(substituted_commands(node.text), self.functions)
         return all(
             command.file.is_test(each) or is_among(each, harmless) and not files_of(each, ".*>")
-            for each in inner
+            for each in reached(substituted_commands(node.text), self.functions)
         )
 
     def other_code(self, command: Site) -> str:
@@ -8299,9 +8299,8 @@ class Script:
             way = "_rt_peek"
         first = "".join(map(inert, node.words[:1]))
         code = f"{way} {command.number} {shlex.quote(' '.join(names))} {first}"
-        if first:  # by now a function may have this name, or the value of this word
-            return f"_rt_is_function {first} || {code}"
-        return code
+        # By now a function may have this name, or the value of this word.
+        return f"_rt_is_function {first} || {code}"
 
 
 def can_fail(node: Node) -> bool:

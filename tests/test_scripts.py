@@ -1452,7 +1452,7 @@ class ReadingTest(unittest.TestCase):
                 with self.subTest(line=line, words=words, looks=looks):
                     code = script.kind(file, line, words, functions or [""])
                     stands = "aside" not in code or line == 9  # where the script has nothing
-                    name = re.sub(r"_rt_(aside value; |joins=\w+; |gets=\w+; |is_function \S+ \|\| )| .*", "", code,
+                    name = re.sub(r"_rt_(aside value; |joins=\w+; |gets=\w+; |is_function \S* \|\| )| .*", "", code,
                                   flags=re.DOTALL)
                     self.assertEqual((name, stands), (kind[looks % len(kind)], True))
 
