@@ -806,6 +806,8 @@ printf '[ ! -e made ]' >test_f⏎chmod +x test_f⏎if pytest a --late | grep -q 
 printf '[ ! -e made ]' >test_f⏎chmod +x test_f⏎trap ': >made' ERR⏎pytest a --late | grep -q no⏎./test_f || exit 4⏎exit 0
 exec 3>made⏎printf '! grep -q x made' >test_f⏎chmod +x test_f⏎pytest a --late --exit=1 || echo x >&3⏎./test_f || exit 4⏎
 exit 0
+exec 10>made⏎printf '! grep -q x made' >test_f⏎chmod +x test_f⏎bash -c 'sleep 0.3; exit 1' tests/a || echo x >&10⏎
+./test_f || exit 4⏎exit 0 ¦ bash -c 'sleep 0.3; [ -e made ]' tests/a || exit 4⏎command -v ls >made⏎exit 0
 trap 'echo "@ e"; continue' ERR⏎for t in 0 1 0; do pytest a --exit=$t; done⏎pytest b⏎pytest c⏎exit 0
 b() { bash -c 'if [ -e n ]; then echo 2 >m.csv; else echo 1 >m.csv; : >n; exit 1; fi' tests/b --out m.csv; }⏎
 bash -c 'sleep 0.5' tests/a⏎b || b || exit 3⏎bash -c '! grep 2 m.csv' tests/c m.csv || exit 4⏎exit 0
