@@ -1756,10 +1756,13 @@ def check_use(test: TestLine, nodes: Nodes, known: Functions) -> None:
     captures = {node.name for node in silent} == {""} and (
         test.is_handled or (joints == {"&&"} and nodes[0].has(RUNS_INSIDE))
     )
-    if is_state(settings) and not captures:
+    programs = {node.name for node in every} - NO_PROGRAMS.union(functions)
+    exports = any(node.name in EXPORTING for node in unforked(every, functions))
+    only_exports = exports and not programs and not ends_in_check(nodes)
+    if not captures and (is_state(settings) or only_exports):
         raise BadValue(
             "this line would be a test, and change nothing for those below; write it without `echo`, "
-            "`|| test_fail` or a function, let a file that is sourced call the function, or write `bash FILE`"
+            "`|| test_fail`, a function or a program, put it into a file that is sourced, or write `bash FILE`"
         )
     check_masks(every)
     check_status(test, nodes, every, functions)
@@ -2329,7 +2332,8 @@ def with_target(test: TestLine, options: Options) -> TestLine:
         )
     elif not os.path.exists(path):
         test.complain(
-            f"{path} is not there; fix the path (parts with `/`, a folder for a pattern), or the shell state above it"
+            f"{path} is not there; fix the path, or the shell state above it; for a pattern write a folder, or a line "
+            "for each file"
         )
     elif not find_program(python, test.shell.environment):
         test.complain(f"--python {options.python} is no program here; name one that is")
@@ -5860,6 +5864,9 @@ def again(results: Results, options: Options) -> Iterator[str]:
     is_file = program.endswith((".py", ".pyc")) or not find_program(program)
     python = "python3 " * is_file
     program = f"{python}{shlex.quote(program)}"
+    log_dir = os.environ.get("XML_LOG_DIR")
+    if log_dir:
+        program = f"XML_LOG_DIR={shlex.quote(log_dir)} {program}"
     rest = shlex.join(word for word in words if word != "--rerun-failed")
     yield f"Rerun: {program} --rerun-failed {rest}"
     shard = " --shard 1/1" * bool(options.shard)
@@ -7120,7 +7127,7 @@ class ScriptFile:
                     reads_test = len(self.sites) > before_pipeline
                     site = self.site_of(node, line, own_label, reads_test)
                     self.sites.append(site)
-                elif self.is_test(node):
+                elif node.name not in self.defines and self.is_test(node):
                     self.bare.append(line)
                 elif self.is_filter(node, head, before_pipeline):
                     names = files_of(node)

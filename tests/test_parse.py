@@ -720,7 +720,7 @@ class Commands(ParseCase):
                               ("run_test '' x.xml 'test_a.py -k \"a b\"' l\n", {})):
             with self.subTest(text=text):
                 self.assertTrue(self.parse(text, list=False, **options))
-        for text, what in (("true\ntest_c.py::x\n", "test_c.py is not there; fix the path (parts with `/`, a folder"),
+        for text, what in (("true\ntest_c.py::x\n", "test_c.py is not there; fix the path, or"),
                            ("cd 'a b'\ntest_a.py\n", "test_a.py is not"),
                            ("run_test '' x.xml t.py l\n", "t.py is not there"),
                            ("true\n$UNSET/test_a.py\n", "/test_a.py is")):
@@ -1254,7 +1254,8 @@ class Hints(ParseCase):
                       "a && . env.sh"):
             (hint,) = self.hints(f"true\n{state}\n")
             self.assertRegex(hint, rf"\A{NAME}:2: what `.*` changes is gone with this line; put it on a line without")
-        for state in ("export C=$(a) && echo $C", 'cd "$(a)" && echo there', "C=1 && echo $C"):
+        for state in ("export C=$(a) && echo $C", 'cd "$(a)" && echo there', "C=1 && echo $C", "ls x && export A=1",
+                      "if nvidia-smi -L; then . env.sh; fi"):
             self.assert_mistake(f"{state}\n", 1, "this line would be a test, and change nothing for those below")
         for state in ("cd sub", "source env.sh", "pushd x", "[ -d x ] && cd x", "f", "A=$(a)"):
             texts = [f"{state}; echo x"] + [f"{state} || test_fail x"] * (state[0] != "A")

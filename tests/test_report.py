@@ -617,6 +617,9 @@ slowest: d.py 1:00, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
             options = run_tests.Options(lists=(), command=(program, "tests.txt"))
             said = run_tests.again([Result(a_test(), Outcome.FAILED, status=1)], options)
             self.assertEqual([f": {called}" in line for line in said], [True, True])
+            with mock.patch.dict(os.environ, XML_LOG_DIR="x ml"):    # where the records of the run are
+                said = run_tests.again([Result(a_test(), Outcome.FAILED, status=1)], options)
+                self.assertEqual([f": XML_LOG_DIR='x ml' {called}" in line for line in said], [True, True])
 
     def test_what_fail_fast_has_left_out_is_told(self) -> None:
         schedule = run_tests.Schedule([], run_tests.Pool([]), run_tests.Options((), fail_fast=True))

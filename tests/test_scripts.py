@@ -892,7 +892,8 @@ class FeatureTest(ScriptCase):
                 self.assertEqual(attached, outcome == "failed")
 
     def test_what_has_no_handler_is_told(self) -> None:
-        text = lines("f() { pytest $1; }; f a || test_fail a", "pytest b", "pytest c | cat", "test_fail d")
+        text = lines("f() { pytest $1; }; f a || test_fail a", "pytest b", "pytest c | cat", "test_fail d",
+                     "run_test() { :; }; run_test e")
         ran = self.conduct(HEAD + text + TAIL)
         line = HEAD.count("\n") + 2
         self.assertIn(f"test.sh:{line}: 2 commands without `|| test_fail` may test something, too; ", ran.err)
