@@ -1729,7 +1729,7 @@ def check_use(test: TestLine, nodes: Nodes, known: Functions) -> None:
     lost = [last] * (is_state([last]) or (last.name == "exec" and len(last.words) == 1))
     own = list(walk(nodes))
     called = every[len(own) :]
-    kept = unforked(called, functions)
+    kept = unforked(every, functions)
     lost += [node for node in called if node in kept and node.name in EXPORTING]
     for node in lost:
         if not re.match(r"cd (\.\.|-)|popd|unset|set \+|:", node.text):
@@ -1757,7 +1757,7 @@ def check_use(test: TestLine, nodes: Nodes, known: Functions) -> None:
         test.is_handled or (joints == {"&&"} and nodes[0].has(RUNS_INSIDE))
     )
     programs = {node.name for node in every} - NO_PROGRAMS.union(functions)
-    exports = any(node.name in EXPORTING for node in unforked(every, functions))
+    exports = any(node.name in EXPORTING for node in kept)
     only_exports = exports and not programs and not ends_in_check(nodes)
     if not captures and (is_state(settings) or only_exports):
         raise BadValue(
