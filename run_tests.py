@@ -7340,11 +7340,12 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   exit 3
 fi
 builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
-builtin declare -A _rt_known _rt_texts
+builtin declare -A _rt_known _rt_tests _rt_texts
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_stand_in= _rt_after=() _rt_label= _rt_level=0
 _rt_traps= _rt_tested= _rt_files=() _rt_uses_stub= _rt_hides= _rt_enters= _rt_pipes= _rt_last= _rt_skip=
-# _rt_known: by file, line and text of a command, its code. _rt_texts: by signal, the script's traps as it has set them.
+# _rt_known: by file, line and text of a command, its code. _rt_tests: the same, of tests to come that call no function.
+# _rt_texts: by signal, the script's traps as it has set them.
 # _rt_stand_in: the name by which our function or stub stands in a program's place. _rt_after: who reports how the last
 # command has ended (`any`, a process id, or `here`, which is that function), and the words of the report.
 # _rt_label, _rt_level: the label of a call with a handler, and the depth of functions above which tests get it.
@@ -7404,8 +7405,12 @@ _rt_hook() {
   _rt_place=$_rt_file:$_rt_line:$_rt_command
   _rt_code=${_rt_known[$_rt_place]-}
   [[ $_rt_code ]] || {
-    ! builtin declare -F -- "${_rt_command%%[$' \t\n']*}" >/dev/null || _rt_code=function
-    _rt_kind "$_rt_code"
+    if builtin declare -F -- "${_rt_command%%[$' \t\n']*}" >/dev/null; then
+      _rt_kind function
+    else
+      _rt_code=${_rt_tests[$_rt_place]-}
+      [[ $_rt_code ]] || _rt_kind ''
+    fi
     _rt_known[$_rt_place]=$_rt_code
   }
   _rt_do
@@ -8192,7 +8197,7 @@ class Script:
             )  # as BASH_COMMAND has it, unless something is redirected
             place = shlex.quote(f"{file.name}:{site.line}:{text}")
             code = self.kind(file, site.line, text, ("",))
-            known += f"_rt_known[{place}]={shlex.quote(code)}\n"
+            known += f"_rt_tests[{place}]={shlex.quote(code)}\n"
         return known
 
     def code_of(self, command: Site, functions: Words) -> str:

@@ -411,6 +411,16 @@ class FeatureTest(ScriptCase):
         self.assertEqual((ran.code, len(starts(ran.text))), (0, 2))
         self.assertIn("./env: cannot execute binary file\n", ran.text)
 
+    def test_a_function_that_gets_what_differs_each_time(self) -> None:
+        """Only bash runs it. The scout ran it, too, with a `$RANDOM` of its own, and a run of passed tests was red."""
+        suite = 'suite() { python3 "$1" || test_fail a; }'
+        ran = self.conduct(HEAD + lines(suite, "suite $RANDOM || test_fail s", "python3 b || test_fail b"))
+        self.assertEqual((ran.code, len(starts(ran.text))), (0, 2))
+        self.assertIn("only bash can run `suite $RANDOM`", ran.err)
+        self.write("lib.sh", lines('suite() { python3 "$@"; }'))
+        ran = self.conduct(lines(". ./lib.sh", "python3 a && touch made", "suite made* b"), "--tests", "suite|python3")
+        self.assertEqual((ran.code, len(starts(ran.text))), (0, 2))
+
     def test_what_one_subshell_asks_the_next_one_knows(self) -> None:
         """Each that asks makes a pipe for the answer."""
         self.stub("mkfifo", f'#!/bin/sh\necho >>asked\nexec {shutil.which("mkfifo")} "$@"\n')
