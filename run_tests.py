@@ -7497,8 +7497,9 @@ _rt_test() {     # a test: number, words as bash, label, files as bash, `native`
     _rt_label=$3 _rt_level=${#_rt_functions[@]}
     builtin return
   fi
-  if [[ $5 || ${SHELLOPTS@a}${BASHOPTS@a} == *x* ]] || ! _rt_is_program "${6-}"; then
-    _rt_itself "$1" "$3"     # an exported SHELLOPTS has the hook's options here, not the script's
+  # An exported SHELLOPTS has the hook's options here, not the script's. Without our descriptors nobody would answer.
+  if [[ $5 || ${SHELLOPTS@a}${BASHOPTS@a} == *x* || ! -e /dev/fd/191 ]] || ! _rt_is_program "${6-}"; then
+    _rt_itself "$1" "$3"
   else
     _rt_whole=${_rt_hides:+${_rt_functions[1]+1}}
     _rt_call=('' "${BASHPID#"$_rt_shell"}" "$1" "${_rt_label:-$3}")

@@ -421,6 +421,12 @@ class FeatureTest(ScriptCase):
         ran = self.conduct(lines(". ./lib.sh", "python3 a && touch made", "suite made* b"), "--tests", "suite|python3")
         self.assertEqual((ran.code, len(starts(ran.text))), (0, 2))
 
+    def test_a_script_that_closes_all_descriptors(self) -> None:
+        """Bash runs its tests itself from there on: there is nobody to ask. They failed, and had not run."""
+        close = "for n in {3..254}; do eval \"exec $n>&-\"; done"
+        ran = self.conduct(HEAD + lines("python3 a || test_fail a", close, "python3 b || test_fail b"))
+        self.assertEqual((ran.code, [event.split()[-1] for event in self.events(ran)]), (0, [*"aabb"]))
+
     def test_what_one_subshell_asks_the_next_one_knows(self) -> None:
         """Each that asks makes a pipe for the answer."""
         self.stub("mkfifo", f'#!/bin/sh\necho >>asked\nexec {shutil.which("mkfifo")} "$@"\n')
