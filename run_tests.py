@@ -8193,9 +8193,7 @@ class Script:
         """Bash that tells a shell what the tests of a file are, so that it need not ask."""
         known = f"_rt_hides={'1' * self.hides}\n"
         for site in file.sites * (not file.obstacle):
-            text = " ".join(
-                words_of(site.node)
-            )  # as BASH_COMMAND has it, unless something is redirected
+            text = " ".join(words_of(site.node))  # as BASH_COMMAND, if nothing is redirected
             place = shlex.quote(f"{file.name}:{site.line}:{text}")
             code = self.kind(file, site.line, text, ("",))
             known += f"_rt_tests[{place}]={shlex.quote(code)}\n"
@@ -8968,6 +8966,20 @@ class ScriptRun(Run):
             message = str(how)
         return f"_rt_died {shlex.quote(message)}; "
 
+    def job_of(self, call: Call) -> Job:
+        """The process that a test starts."""
+        program = call.program
+        words = program.words
+        path = find_program(words[0], program.environment) or words[0]
+        # As the first of its process group, `setsid` would not wait for what it runs, nor would a file that becomes it.
+        if "setsid" in " ".join(words) + tail_of(path):
+            path = find_program("timeout") or "timeout"
+            words = ("timeout", "0", *words)
+        umask = program.umask
+        if umask == self.umask:
+            umask = -1
+        return Job(path, words, stdin=call.stdin or "", umask=umask)
+
     def test_of(self, call: Call, splits: bool) -> Test:
         """The Test for a program to which a shell has come."""
         program = call.program
@@ -8980,10 +8992,8 @@ class ScriptRun(Run):
             key = text
         variable = [*self.machine.readers, CUDA][0].variable
         mask = to_text(program.environment.get(to_bytes(variable), b""))
-        # As the first of its process group `setsid` would not wait for what it runs.
-        runs = ("timeout", "0") * ("setsid" in text) + words
-        path = find_program(runs[0], program.environment) or runs[0]
-        environment = {**program.environment, b"_": to_bytes(path)}
+        job = self.job_of(call)
+        environment = {**program.environment, b"_": to_bytes(job.bash)}
         line = TestLine(
             site.file,
             site.line,
@@ -8999,10 +9009,6 @@ class ScriptRun(Run):
         stem = self.stems(stem_of(line, label))
         test = make_test(line, len(self.tests), label, stem, self.options)
         tell_unheeded([test], self.host.heeds)
-        umask = program.umask
-        if umask == self.umask:
-            umask = -1
-        job = Job(path, runs, stdin=call.stdin or "", umask=umask)
         # `is_pytest` is False: as under bash, a pytest run may pass without a whole JUnit file.
         test = test._replace(
             gpus=self.gpus_of(line, test.gpus, text),

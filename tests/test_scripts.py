@@ -400,9 +400,11 @@ class FeatureTest(ScriptCase):
     def test_setsid_waits_for_its_test(self) -> None:
         """It would fork, and pass at once, as the leader of a process group; in bash it is none."""
         ran = self.conduct(lines("setsid pytest a --exit=3", "echo is $?", "nohup setsid pytest b --exit=4 & wait $!",
-                                 "echo is $?", "bash -c 'setsid pytest c --exit=5'", "echo is $?"))
-        self.assertEqual((ran.code, lines_of(ran.text, "is")), (0, ["is 3", "is 4", "is 5"]))
-        self.assertEqual(len(ran.failures()), 3)
+                                 "echo is $?", "bash -c 'setsid pytest c --exit=5'", "echo is $?",
+                                 "echo 'exec setsid bash -c \"exit 6\"' >test_d", "chmod +x test_d", "./test_d",
+                                 "echo is $?"))
+        self.assertEqual((ran.code, lines_of(ran.text, "is")), (0, ["is 3", "is 4", "is 5", "is 6"]))
+        self.assertEqual(len(ran.failures()), 4)
 
     def test_a_binary_file_is_not_sourced(self) -> None:
         """Bash tells it from a script by its first line. The runner hung, reading one."""
