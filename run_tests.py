@@ -7325,6 +7325,7 @@ _rt_stub() {     # in a test's place: reports its words, waits until it has ende
 STUB = r"""
 builtin eval "_rt_call=($_rt_called)"
 builtin unset _rt_called
+_rt_whole=1      # this bash imports no functions, and so does not know those that are exported
 builtin trap : HUP INT TERM USR1 USR2     # these are for the shell, when the test has ended
 builtin mapfile -d '' -t _rt_items </proc/$$/environ     # bash does not import IFS: we do
 for _rt_item in "${_rt_items[@]}"; do

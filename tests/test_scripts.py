@@ -301,6 +301,12 @@ class SnapshotTest(TrialCase):
         self.assertEqual(errors(ran.text), ["own", "show", "show2"])
         self.assertCountEqual(starts(ran.text), ["show", "args", "other", "show2"])
 
+    def test_a_function_that_is_exported_anew(self) -> None:
+        """Behind a trap, too, for which another bash stands in a test's place: that one imports no functions."""
+        ran = self.trial(lines("test_fail() { RET=1; }", "trap : ERR", "f() { echo one; }; export -f f",
+                               "bash -c f || test_fail a", "f() { echo two; }", "bash -c f || test_fail b"))
+        self.assertEqual((ran.code, ran.out.count(b"\none\n"), ran.out.count(b"\ntwo\n")), (0, 1, 1))
+
     def test_environment(self) -> None:
         """Byte for byte bash's own: what was unset, what no shell can name, `$_`, SHLVL, PWD, exported functions."""
         names = {"a.b": "1", "1x": "two", "GONE": "x", "KEPT": "a\nb 'c' \udcff é ", "EMPTY": "", "OLDPWD": "/"}
