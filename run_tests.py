@@ -8206,26 +8206,28 @@ class Script:
         is_function = functions[0] != ""
         if node.name in self.options.handlers:
             return f"_rt_failed {label_word(node)}"
-        if node.has(CHANGES_EACH_TIME) and (is_function or node.kind):
-            return f"_rt_block {command.number}"
+        waits = ""
+        # Bash opens the redirections for all commands inside, before our trap sees the first of these.
+        opens = is_function and files_of(node)
+        if opens or node.has(CHANGES_EACH_TIME) and (is_function or node.kind):
+            waits = f"_rt_block {command.number}; "
+        elif is_function and has_glob(node):
+            waits = f"_rt_meets {command.number}; "
         if node.kind:  # the head of a loop
-            return self.calm_code(command)
+            return waits or self.calm_code(command)
         sites = file.by_place[(line, *words_of(node))]
         # Of several with the same words on a line it is not known to which one bash has come.
         if len(sites) == 1 and not (self.options.tests and (is_function or node.name in CALM)):
-            return self.test_code(sites[0]._replace(line=line, node=node))
+            return waits + self.test_code(sites[0]._replace(line=line, node=node))
         if node.name == "trap":
             return "_rt_trapped"
         reads = node.name in ("source", ".", "eval")
-        # Bash opens the redirections for all commands inside, before our trap sees the first of these.
-        if (reads or is_function) and files_of(node):
+        if reads and files_of(node):
             return f"_rt_block {command.number}"
         if reads and only_looks(node.text):
             return f"_rt_reads {command.number} {shlex.quote(head_of(node))}"
-        if is_function and has_glob(node):
-            return f"_rt_meets {command.number}; _rt_function"
         if is_function:
-            return "_rt_function"
+            return f"{waits}_rt_function"
         is_known = self.options.tests is None and self.called.isdisjoint(functions)
         if is_known or node.name in CALM:
             return self.other_code(command)

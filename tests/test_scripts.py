@@ -57,6 +57,7 @@ KINDS: Mapping[Sequence[Any], Sequence[str]] = {
     (9, "pytest $(x)"): ["_rt_other", "_rt_test"], (9, "sh $t"): ["_rt_other", "_rt_each"],
     (9, '"$@"', "", "f"): ["_rt_each"],
     (9, '"$@"', "", "g"): ["_rt_other", "_rt_each"], (4, "f d", "function"): ["_rt_test", "_rt_function"],
+    (4, "f d > log", "function"): ["_rt_block"], (5, "f d*", "function"): ["_rt_meets"],
     (9, "f d", "function"): ["_rt_function"], (9, "f > log", "function"): ["_rt_block"],
     (9, "x=1"): ["calm"], (9, "x=$(make)"): ["_rt_other"], (9, "x=$RANDOM"): ["_rt_other"],
     (9, "printf -v x '%(%s)T' -1"): ["_rt_other"], (9, "printf '%(%s)T' -1"): ["_rt_pass"],
@@ -1470,7 +1471,7 @@ class ReadingTest(unittest.TestCase):
 
     def test_kinds_of_commands(self) -> None:
         """By their words; tests by their place, too, where handlers tell them."""
-        text = "python3 a || test_fail a", "pytest b", "pytest c | tee log", "f d || test_fail d"
+        text = "python3 a || test_fail a", "pytest b", "pytest c | tee log", "f d || test_fail d", "f d* || test_fail e"
         for looks in (False, True):
             script, file = self.read(*text, looks=looks)
             for (line, words, *functions), kind in KINDS.items():
