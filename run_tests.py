@@ -7344,12 +7344,13 @@ builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 builtin declare -A _rt_known _rt_tests _rt_texts
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_stand_in= _rt_after=() _rt_label= _rt_level=0
-_rt_traps= _rt_tested= _rt_files=() _rt_uses_stub= _rt_hides= _rt_enters= _rt_pipes= _rt_last= _rt_skip=
+_rt_traps= _rt_tested= _rt_files=() _rt_around=() _rt_uses_stub= _rt_hides= _rt_enters= _rt_pipes= _rt_last= _rt_skip=
 # _rt_known: by file, line and text of a command, its code. _rt_tests: the same, of tests to come that call no function.
 # _rt_texts: by signal, the script's traps as it has set them.
 # _rt_stand_in: the name by which our function or stub stands in a program's place. _rt_after: who reports how the last
 # command has ended (`any`, a process id, or `here`, which is that function), and the words of the report.
-# _rt_label, _rt_level: the label of a call with a handler, and the depth of functions above which tests get it.
+# _rt_label, _rt_around: the label of a call with a handler, and the files behind it (`| tee log`). _rt_level: the depth
+# of functions above which tests get them.
 # _rt_enters: the function that is about to begin, and its call. _rt_traps: the process that has just set a trap.
 # _rt_uses_stub: the path of the stub, while there are traps during which none of our functions may wait.
 # _rt_last: the value of `$_`. _rt_skip: 1 if bash is to skip the command.
@@ -7493,9 +7494,12 @@ _rt_each() {     # a command that is a test or not by the values of its words: i
   _rt_is_function "${2-}" || _rt_ask each "$@"
 }
 _rt_test() {     # a test: number, words as bash, label, files as bash, `native` or nothing, the first of the words
-  ((${#_rt_functions[@]} > _rt_level)) || _rt_label=
-  if _rt_is_function "${6-}"; then      # a function is no test: the tests in it get its label
+  ((${#_rt_functions[@]} > _rt_level)) || _rt_label= _rt_around=()
+  if _rt_is_function "${6-}"; then      # a function is no test: the tests in it get its label and its files
     _rt_label=$3 _rt_level=${#_rt_functions[@]}
+    local _rt_words=$4
+    builtin set -- "${_rt_arguments[@]}"
+    builtin eval "_rt_around=($_rt_words)"
     builtin return
   fi
   # An exported SHELLOPTS has the hook's options here, not the script's. Without our descriptors nobody would answer.
@@ -7724,7 +7728,7 @@ _rt_start() {    # a test, as _rt_test has it; its words as bash are empty if on
   [[ $2 ]] || builtin return
   local _rt_words=$2 _rt_files=$4
   builtin set -- "${_rt_arguments[@]}"
-  builtin eval "_rt_files=($_rt_files)"
+  builtin eval "_rt_files=($_rt_files \"\${_rt_around[@]}\")"
   [[ /dev/fd/1 -ef /dev/fd/193 ]] || _rt_call[0]=apart
   builtin eval "$_rt_words"
 }

@@ -810,6 +810,8 @@ exec 10>made⏎printf '! grep -q x made' >test_f⏎chmod +x test_f⏎bash -c 'sl
 ./test_f || exit 4⏎exit 0 ¦ bash -c 'sleep 0.3; [ -e made ]' tests/a || exit 4⏎command -v ls >made⏎exit 0
 «H»suite() { bash -c 'echo $1' tests/x "$1"; }⏎echo old >log⏎bash -c 'sleep 0.3; ! grep old log' tests/a || test_fail a⏎
 suite b >log || test_fail b⏎exit $RET
+«H»suite() { bash -c "sleep 0.3; echo $1" tests/x; }⏎echo 1 >log.2⏎f() { suite $1 | tee log.$1 || test_fail a; }⏎f 2⏎
+bash -c '! grep 2 log.2' tests/b log.2 || test_fail b⏎exit $RET
 trap 'echo "@ e"; continue' ERR⏎for t in 0 1 0; do pytest a --exit=$t; done⏎pytest b⏎pytest c⏎exit 0
 b() { bash -c 'if [ -e n ]; then echo 2 >m.csv; else echo 1 >m.csv; : >n; exit 1; fi' tests/b --out m.csv; }⏎
 bash -c 'sleep 0.5' tests/a⏎b || b || exit 3⏎bash -c '! grep 2 m.csv' tests/c m.csv || exit 4⏎exit 0
