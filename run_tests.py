@@ -675,7 +675,8 @@ LOOKS_BACK = (
 PREFIXES = (
     r"(?:(?:command|exec|nohup|(?:nice|numactl|setsid|srun|stdbuf|taskset|xvfb-run)(?: [-\d]\S*)*"
     r"|env(?: -u ?\S+| -(?!u)\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -[ks] ?\S+| -(?![ks])\S+)* [^\s-]\S*"
-    r"|(?:uv|(?:\S*python[\d.]* -m )?coverage|poetry) run(?: [-$]\S+(?: [^\s$-]\S*)??)*) )*"
+    r"|(?:uv|(?:\S*python[\d.]* -m )?coverage|poetry) run(?: [-$]\S+"
+    r"| --?(?:con|data|dir|env|extra|group|in|om|only|p|rc|so|with)[\w-]* [^\s$-]\S*)*) )*"
 )
 # Not the name of a program that stands among tests but prepares them or evaluates their results.
 NO_TEST = (

@@ -535,7 +535,8 @@ class FeatureTest(ScriptCase):
                   "if tests/run.sh; then c; fi", "timeout -k 5 1.5m torchrun d", "cd tests", "(/x/test_e)",
                   "$py_version -m pytest f", "bin/someTests", "xvfb-run -a -s '-screen 0 8x8' taskset -c 0-3 pytest g",
                   "coverage run --omit a -p $B -m pytest h", "uv run --with pytest==8 -q pytest i",
-                  "command -v pytest", "uv run --with a pip install pytest"): [
+                  "command -v pytest", "uv run --with a pip install pytest",
+                  "uv run --frozen mypy tests/test_a.py", "poetry run -q cp $X tests/test_a.py"): [
                 "pytest a:1:runs ahead", "$PYTHON -m pytest b:3:runs ahead", "ctest:4:runs ahead",
                 "tests/run.sh:5:runs ahead", "timeout -k 5 1.5m torchrun d:6:runs ahead", "/x/test_e:8:runs ahead",
                 "$py_version -m pytest f:9:runs ahead", "bin/someTests:10:runs ahead",
