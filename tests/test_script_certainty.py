@@ -870,6 +870,8 @@ exec 3>x; exec 2>err.log ¦ export "V=$(cat v.txt)" ¦ set -- $(cat v.txt)⏎pyt
 export $(cat common.sh)⏎pytest d $x ¦ r() { local -n n=$1; n=$(cat v.txt); }⏎r W⏎pytest d $W
 r() { "$@"; }⏎r source ./common.sh⏎pytest d $x ¦ r() { "$@"; }⏎r export W=1⏎r eval "pytest d"⏎pytest d $W
 r() { pytest d "$1"; }⏎r x.$$ ¦ for x in $$; do pytest d $x; done
+tests/r.sh() { pytest d "$1"; }⏎tests/r.sh x.$$
+tests/r.sh() { pytest d "$@"; }⏎bash -c 'sleep 0.3; : >d.x' tests/e pytest d⏎tests/r.sh d.*
 s() ( trap 'rm -f x' EXIT; pytest d )⏎s ¦ (trap 'rm -f x' 0 1; pytest d)
 pytest d m.csv --late & pytest d m.csv &⏎[[ -d repo ]] || { mkdir repo; bash -c 'sleep 0.5'; }
 pytest d m.csv --late & pytest d m.csv &⏎if [[ ! -d repo ]]; then mkdir repo; bash -c 'sleep 0.5'; fi
