@@ -92,9 +92,9 @@ def names_of(gpus: int) -> str:
     return ",".join(f"GPU-{number}" for number in range(gpus))
 
 
-def run_list(folder: str, gpus: int) -> Ran:
-    """The runner on `tests.txt` of a directory; its logs go there too."""
-    return run([sys.executable, RUNNER, "--gpus", names_of(gpus), "tests.txt"], folder)
+def run_list(folder: str, gpus: int, name: str = "tests.txt") -> Ran:
+    """The runner on a list or script of a directory; its logs go there too."""
+    return run([sys.executable, RUNNER, "--gpus", names_of(gpus), name], folder)
 
 
 def pairs(repeats: int, ours: Measure, theirs: Measure) -> Tuple[List[float], List[float]]:
@@ -167,16 +167,16 @@ def script_row(repeats: int) -> Row:
     what = f"a test `true` of a script of {SHORT_LINES:,}, 4 slots: wall"
     line = f"{shutil.which('true')} || test_fail true\n"
 
-    def each(*command: str) -> float:
-        long, short = (run([*command, name], folder).seconds for name in ("long.sh", "short.sh"))
-        return (long - short) / (SHORT_LINES - 1) * 1000
+    def each(start: Callable[[str], Ran]) -> float:
+        return (start("long.sh").seconds - start("short.sh").seconds) / (SHORT_LINES - 1) * 1000
 
     with scratch() as folder:
         for name, count in (("long.sh", SHORT_LINES), ("short.sh", 1)):
             with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
                 file.write("test_fail() { RET=1; }\n" + line * count)
         return Row(what, "the script under bash", "ms", *pairs(
-            repeats, lambda: each(sys.executable, RUNNER, "--gpus", names_of(4)), lambda: each(BASH)))
+            repeats, lambda: each(lambda name: run_list(folder, 4, name)),
+            lambda: each(lambda name: run([BASH, name], folder))))
 
 
 def replay_rows(repeats: int, size: int) -> List[Row]:
