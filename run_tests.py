@@ -1730,8 +1730,8 @@ def check_use(test: TestLine, nodes: Nodes, known: Functions) -> None:
     lost = [last] * (is_state([last]) or (last.name == "exec" and len(last.words) == 1))
     own = list(walk(nodes))
     called = every[len(own) :]
-    kept = unforked(every, functions)
-    lost += [node for node in called if node in kept and node.name in EXPORTING]
+    exporting = {node for node in unforked(every, functions) if node.name in EXPORTING}
+    lost += [node for node in called if node in exporting]
     for node in lost:
         if not re.match(r"cd (\.\.|-)|popd|unset|set \+|:", node.text):
             test.hint(
@@ -1758,8 +1758,7 @@ def check_use(test: TestLine, nodes: Nodes, known: Functions) -> None:
         test.is_handled or (joints == {"&&"} and nodes[0].has(RUNS_INSIDE))
     )
     programs = {node.name for node in every} - NO_PROGRAMS.union(functions)
-    exports = any(node.name in EXPORTING for node in kept)
-    only_exports = exports and not programs and not ends_in_check(nodes)
+    only_exports = exporting and not programs and not ends_in_check(nodes)
     if not captures and (is_state(settings) or only_exports):
         raise BadValue(
             "this line would be a test, and change nothing for those below; write it without `echo`, "
@@ -3962,7 +3961,7 @@ def file_signature(path: str) -> str:
 
 
 def tail_of(path: str, size: int = TAIL_BYTES) -> str:
-    """The end of a log as text; empty if it cannot be read."""
+    """The end of a file as text; empty if it cannot be read."""
     with suppress(OSError), open_regular(path) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - size))
         return file.read(size).decode("utf-8", "replace")
@@ -8199,7 +8198,9 @@ class Script:
         """Bash that tells a shell what the tests of a file are, so that it need not ask."""
         known = f"_rt_hides={'1' * self.hides}\n"
         for site in file.sites * (not file.obstacle):
-            text = " ".join(words_of(site.node))  # as BASH_COMMAND, if nothing is redirected
+            if site.node.redirects:  # BASH_COMMAND has more than its words
+                continue
+            text = " ".join(words_of(site.node))
             place = shlex.quote(f"{file.name}:{site.line}:{text}")
             code = self.kind(file, site.line, text, ("",))
             known += f"_rt_tests[{place}]={shlex.quote(code)}\n"
