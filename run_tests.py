@@ -1117,7 +1117,7 @@ def is_infallible(node: Node) -> bool:
         return node.has(CHANGES_IN_SUM)
     if not node.words:
         return not node.has(RUNS_INSIDE)
-    return node.name in INFALLIBLE or node.text == "wait"
+    return node.name in INFALLIBLE or head_of(node) in ("wait", "exit 0", "return 0")
 
 
 def reported_failures(
@@ -1138,7 +1138,8 @@ def reported_failures(
             switches = switched_by(first, switches)
             of_pipeline = reported_by_pipeline(pipeline, switches, functions)
             repeats = re.match(REPEATS_STATUS, head_of(first))
-            if repeats and first is not nodes[0] and not in_status:
+            # Behind `&&`, it can only repeat a pass.
+            if repeats and first is not nodes[0] and (first.before == "&&" or not in_status):
                 of_pipeline = set()
             if re.match(WAIVED, joint):
                 ending.update(reached(statement, functions))
@@ -1197,7 +1198,9 @@ def reported_by_command(node: Node, switches: str, functions: Functions) -> Set[
         reported |= reported_failures(body, switches, functions, loop)
     if loop and any(map(is_infallible, chain(*node.conditions))):
         reported.add(loop)  # `while true` ends when something in it has passed
-    if loop or {each.name for each in reported} - STATE_WORDS:
+    # What `break` ends has failed in its condition, and passes.
+    is_broken = loop and any(each.name == "break" for each in walk(node.parts()))
+    if not is_broken and (loop or {each.name for each in reported} - STATE_WORDS):
         for condition in node.conditions:
             reported |= reported_failures(condition, f"{switches} +e", functions)
     if node.name or node.kind == "(":  # a `return` ends this function or subshell alone
