@@ -1129,7 +1129,7 @@ def reported_failures(
 
     `switches` are those of `set` so far. A check such as `[ … ]` is assumed to depend on all commands before it. What
     `|| true` waives counts as a failure that ends the shell. If the list is the body of a `loop`, the loop stands for
-    those that show in the exit status, since only its last turn shows them.
+    those that show in the exit status, since only its last turn shows them; but not if a pass ends it.
     """
     ending = set()
     in_status: Set[Node] = set()
@@ -1158,7 +1158,9 @@ def reported_failures(
             ending |= in_status
         elif is_on("e|o errexit", switches) and first.lead != "!":
             ending |= of_pipeline
-    if loop and not UTILITIES.issuperset(node.name for node in in_status):
+    tries_again = nodes[-1:] and nodes[-1].name in ENDS | {"break"}  # `a && break`
+    is_small = UTILITIES.issuperset(node.name for node in in_status)
+    if loop and not tries_again and not is_small:
         in_status = {loop}
     return ending | in_status
 

@@ -1321,7 +1321,8 @@ class Hints(ParseCase):
         (hint,) = self.hints('echo "$(date) $(nproc)" x\necho "version $(python3 -c pass)"\n[ "$(git log)" ]\n'
                              "echo '$(python3 -c pass)'\n")
         self.assertEqual(hint, f"{NAME}:2: a failure of `python3` here is lost; write `X=$(…) && echo \"$X\"`")
-        fine = "pytest a && pytest b\nfor t in a b; do pytest $t || exit 1; done\nrm x; pytest a\n"
+        fine = ("pytest a && pytest b\nfor t in a b; do pytest $t || exit 1; done\nrm x; pytest a\n"
+                "for i in 1 2 3; do pytest a && break; done\n")
         self.assertEqual(self.hints(fine), [])
 
     def test_set_e_shows_what_comes_first(self) -> None:
