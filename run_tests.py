@@ -1127,9 +1127,9 @@ def reported_failures(
 ) -> Set[Node]:
     """Of a list of commands, those whose failure ends the shell or shows in the exit status of the list.
 
-    `switches` are those of `set` so far. A check such as `[ … ]` is assumed to depend on all commands before it. What
-    `|| true` waives counts as a failure that ends the shell. If the list is the body of a `loop`, the loop stands for
-    those that show in the exit status, since only its last turn shows them; but not if a pass ends it.
+    `switches` are those of `set` so far. A check such as `[ $RET = 0 ]` is taken to show all failures before it. A
+    failure that `|| true` allows is meant, so it counts as shown. If the list is the body of a `loop`, only its last
+    turn shows: then the loop stands for the commands in it, unless it ends as soon as one passes.
     """
     ending = set()
     in_status: Set[Node] = set()
@@ -8678,7 +8678,11 @@ class ScriptRun(Run):
             self.on_lost(f"bash has come to {site.where}, and not to {awaited[0].described}")
 
     def scout_at_test(self, call: Call, turn: int) -> str | None:
-        """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
+        """The scout is at a test. It goes on (an empty answer), or waits (None) and this is asked anew at each event.
+
+        It waits where the test needs what only the shell knows, where it is far enough ahead, and where the test names
+        a file that an earlier one has.
+        """
         program = call.program
         site = call.site
         behind = self.shell_only[call.key]
@@ -8729,9 +8733,9 @@ class ScriptRun(Run):
         return test
 
     def on_wait(self, number: str, starts: str = "") -> None:
-        """The scout waits until the shell has run a command, or has come to a test which the scout then `starts`.
+        """The scout waits at a command until the shell has come there as often as the scout has.
 
-        When it has reported that test, this counts as the same turn.
+        If it `starts`, the command is a test, which the scout reports next: that counts as the same turn.
         """
         command = self.script.commands[number]
         if command.label:
@@ -8774,11 +8778,11 @@ class ScriptRun(Run):
         has_parted: bool = False,
         is_minor: bool = False,
     ) -> None:
-        """Something, `what`, is done only now that bash would have done before tests which have begun already.
+        """The shell does something, `what`, only now. Bash would have done it before tests that have begun already.
 
         That matters only if a test has failed or the shells have parted: else the scout has come through it, too, and
-        has waited where it had to. `is_beside`: whether bash might run a test at the same time, too. `is_minor`: it is
-        a test, or a line for a log: where bash does not end with 0, nothing is said of that.
+        has waited where it had to. `is_beside` tells which tests bash might run at the same time, too. `is_minor`: it
+        is a test, or a line for a log; where bash itself ends with a failure, nothing is said of that.
         """
         if not (self.has_failed or has_parted):
             return
