@@ -4445,16 +4445,9 @@ def test_defaults(slots: int) -> Environ:
     return defaults
 
 
-def program_environment(
-    exported: Mapping[bytes, bytes], variables: Environ, defaults: Environ
-) -> Mapping[bytes, bytes]:
-    """What a script exports to a program, with what tests get besides."""
-    environment = dict(exported)
-    for name, value in defaults.items():
-        environment.setdefault(to_bytes(name), to_bytes(value))
-    for name, value in variables.items():
-        environment[to_bytes(name)] = to_bytes(value)
-    return environment
+def as_environb(variables: Environ) -> Dict[bytes, bytes]:
+    """Variables in bytes, as a process gets them."""
+    return {to_bytes(name): to_bytes(value) for name, value in variables.items()}
 
 
 def start_thread(work: Callable[..., None], *arguments: Any) -> threading.Thread:
@@ -4627,8 +4620,9 @@ class Host:
         defaults = {**self.defaults, "MASTER_PORT": port, "PET_MASTER_PORT": port}
         exported = test.shell.environment
         if test.program:
+            script = exported or {}
             return test.program._replace(
-                environment=program_environment(exported or {}, variables, defaults),
+                environment={**as_environb(defaults), **script, **as_environb(variables)},
                 directory=test.shell.directory,
                 errors=f"{attempt.log}.err" * test.splits,
             )

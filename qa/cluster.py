@@ -162,7 +162,7 @@ def test_of(words: Mapping[str, Any]) -> Test:
     """The test of `words_of`, as far as it takes to run it, in this process's environment."""
     environment = None
     if words["has_environment"]:
-        changed = {to_bytes(name): to_bytes(value) for name, value in words["changed"].items()}
+        changed = run_tests.as_environb(words["changed"])
         gone = set(map(to_bytes, words["gone"]))
         environment = {name: value for name, value in os.environb.items() if name not in gone}
         environment.update(changed)
@@ -354,7 +354,7 @@ class Agent:
 
     def adopt(self, environment: Mapping[str, str]) -> None:
         """Take the runner's environment over, but for what is this node's."""
-        theirs = {to_bytes(name): to_bytes(value) for name, value in environment.items()}
+        theirs = run_tests.as_environb(environment)
         for name in filter(OWN_VARIABLES.fullmatch, list(theirs)):
             del theirs[name]
         for name in filter(STEP_VARIABLES.fullmatch, list(os.environb)):
