@@ -4542,7 +4542,7 @@ class Host:
             return Broken(test, why)
 
     def run_process(self, attempt: Attempt) -> Exited:
-        """Run one attempt, from spawn to the look at what it leaves. Raises OSError."""
+        """Run one attempt, from spawn to the look at what it leaves. Raises OSError, also on a full disk."""
         test = attempt.test
         process = attempt.process
         kills = self.oom_kills
@@ -4554,10 +4554,12 @@ class Host:
         status = process.close()
         fault, failures, ran_none = junit_fault(test.junit, old_signature)
         cause = NO_CAUSE
-        if status or failures:
-            cause = find_cause(status, attempt.log, kills)
-        if cause == OOM_KILLED:
+        if death_of(status) == "SIGKILL" and oom_kills() > kills:
+            cause = OOM_KILLED
             self.oom_kills = oom_kills()  # so that no other test takes this kill for its own
+        elif status or failures:
+            check_room(attempt.log)
+            cause = diagnose(status, tail_of(attempt.log, CAUSE_BYTES))
         examined_at = monotonic()
         sick = [
             Sick(device, process.stuck) for device in attempt.lease.devices if process.stuck
@@ -4783,17 +4785,6 @@ PYTHON_DEATH = (
     r'\n  (File "(?!.*/lib/python|<frozen).*)(?:\n(?:(?:  |Thread |Extension |.*: line \d+: +\d+ ).*)?)*'
 )
 ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])"
-
-
-def find_cause(status: int, log: str, kills: int) -> Cause:
-    """Why an attempt has not passed, by its status, the end of its log, and the kernel's count of OOM kills before.
-
-    Raises OSError on a full disk.
-    """
-    check_room(log)
-    if death_of(status) == "SIGKILL" and oom_kills() > kills:
-        return OOM_KILLED
-    return diagnose(status, tail_of(log, CAUSE_BYTES))
 
 
 def diagnose(status: int, log: str) -> Cause:

@@ -176,8 +176,8 @@ class CostTest(unittest.TestCase):
 
 
 class FindCauseTest(RunnerCase):
-    def find(self, status: int, log: str, oom_kills: int = 0) -> str:
-        return run_tests.find_cause(status, log, oom_kills).text
+    def find(self, status: int, log: str) -> str:
+        return diagnose(status, run_tests.tail_of(log, run_tests.CAUSE_BYTES)).text
 
     def test_only_the_end_of_a_log_counts(self) -> None:
         most = run_tests.CAUSE_BYTES
@@ -188,14 +188,6 @@ class FindCauseTest(RunnerCase):
     def test_a_log_that_is_gone_or_no_text(self) -> None:
         self.assertEqual(self.find(3, os.path.join(self.folder, "gone")), "exit status 3, without output")
         self.assertIn("error", self.find(3, self.write("x.log", "\udcff\udcfe error \0 \udcc3\n")))
-
-    def test_the_oom_killer_has_killed_since(self) -> None:
-        log, now = self.write("x.log", "CUDA out of memory\n"), run_tests.oom_kills()
-        cases = {(-9, now - 1): run_tests.OOM_KILLED.text, (137, now - 1): run_tests.OOM_KILLED.text,
-                 (-9, now + 1000): "CUDA out of memory", (1, now - 1): "CUDA out of memory"}
-        for (status, before), cause in cases.items():
-            with self.subTest(status=status, before=before):
-                self.assertEqual(self.find(status, log, before), cause)
 
     def test_kills_are_counted(self) -> None:
         for text, count in {"pgfault 12\noom_kill 5\nnuma_hit 7\n": 5, "pgfault 12\n": 0, "": 0}.items():

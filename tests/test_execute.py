@@ -12,6 +12,7 @@ import sys
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, repeat
 from typing import Any, Dict, List, Optional, Tuple
 from unittest import mock
 
@@ -372,6 +373,18 @@ class StreamsTest(ProcessCase):
     def test_a_folder_for_the_log_that_is_gone_comes_back(self) -> None:
         exited = self.event(self.job("echo told"), "gone/far/x.log")
         self.assertEqual((exited.status, self.read("gone/far/x.log")), (0, b"told\n"))
+
+
+    def test_the_oom_killer_has_killed_since(self) -> None:
+        """A kill is taken for this test's own, and for no other test's."""
+        cases = {("kill -9 $$", 1): run_tests.OOM_KILLED.text, ("exit 137", 1): run_tests.OOM_KILLED.text,
+                 ("kill -9 $$", 0): "CUDA out of memory", ("exit 1", 1): "CUDA out of memory"}
+        for (script, kills), cause in cases.items():
+            counts = chain([5], repeat(5 + kills))
+            with self.subTest(script=script, kills=kills), \
+                    mock.patch.object(run_tests, "oom_kills", lambda counts=counts: next(counts)):
+                exited = self.event(self.job(f"echo CUDA out of memory; {script}"))
+                self.assertEqual(exited.cause.text, cause)
 
 
 class BashTextTest(ProcessCase):
