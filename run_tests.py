@@ -4436,15 +4436,6 @@ def test_environment(run: str) -> Dict[bytes, bytes]:
     return {b"PYTHONUNBUFFERED": b"1", b"RUN_TESTS_RUN": run.encode()}
 
 
-def test_defaults(slots: int) -> Environ:
-    """Variables that tests get unless they are set."""
-    defaults = {"PYTHONFAULTHANDLER": "1"}
-    if slots > 1:
-        cores = len(os.sched_getaffinity(0))  # those that this process may use
-        defaults["OMP_NUM_THREADS"] = str(max(1, cores // slots))
-    return defaults
-
-
 def as_environb(variables: Environ) -> Dict[bytes, bytes]:
     """Variables in bytes, as a process gets them."""
     return {to_bytes(name): to_bytes(value) for name, value in variables.items()}
@@ -4500,7 +4491,11 @@ class Host:
         self.has_line_0 = b"line=0" in printed
         self.environment = test_environment(run)
         os.environb.update(self.environment)  # Popen passes it on at no cost
-        self.defaults = test_defaults(slots)
+        # Variables that tests get unless they are set.
+        self.defaults = {"PYTHONFAULTHANDLER": "1"}
+        if slots > 1:
+            cores = len(os.sched_getaffinity(0))  # those that this process may use
+            self.defaults["OMP_NUM_THREADS"] = str(max(1, cores // slots))
 
     def fitted(self, test: Test) -> Test:
         """A test with its `gpus` on this host. Companions work them out from `mem=` or `nodes=`."""

@@ -848,8 +848,11 @@ class EnvironmentTest(DeviceCase):
     def test_threads_are_shared_among_slots(self) -> None:
         for cores, slots, threads in ((16, 1, None), (16, 2, "8"), (16, 3, "5"), (64, 8, "8"), (2, 8, "1")):
             with self.subTest(cores=cores, slots=slots), \
-                    mock.patch.object(os, "sched_getaffinity", lambda _, cores=cores: range(cores)):
-                self.assertEqual(run_tests.test_defaults(slots).get("OMP_NUM_THREADS"), threads)
+                    mock.patch.object(os, "sched_getaffinity", lambda _, cores=cores: range(cores)), \
+                    mock.patch.object(run_tests, "run_bash", lambda *_: (0, b"line=1")), mock.patch.dict(os.environ):
+                host = run_tests.Host(run_tests.Machine(), mock.Mock())
+                host.open("run", slots, print)
+                self.assertEqual(host.defaults.get("OMP_NUM_THREADS"), threads)
 
 
 if __name__ == "__main__":
