@@ -3623,18 +3623,15 @@ class Schedule:
 
     def quarantine(self, sick: Sequence[Sick]) -> None:
         """Put devices in quarantine, and conclude the tests that need more than are left."""
-        old_count = len(self.sick)
         for each in sick:
             device = each.device
             if device.token and device.index not in self.pool.quarantined:
                 self.pool.quarantine(device)
                 self.sick.append(each)
                 self.actions.append(Quarantine(each))
-        if len(self.sick) == old_count:
-            return
-        if self.pool.size:
+        if sick and self.pool.size:
             self.refuse_unrunnable()
-        else:
+        elif sick and not self.failure:
             self.fail("no usable GPU is left")
 
     def is_machine_wide(self, result: Result) -> bool:
