@@ -75,13 +75,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
-from contextlib import (
-    ExitStack,
-    closing,
-    contextmanager,
-    redirect_stderr,
-    suppress,
-)
+from contextlib import ExitStack, closing, contextmanager, redirect_stderr, suppress
 from functools import lru_cache, partial
 from itertools import chain, count, takewhile, zip_longest
 from math import ceil, fsum, inf
@@ -1393,9 +1387,7 @@ def parse_duration(text: str) -> float:
     number = r"\d{1,9}(\.\d+)?"
     written = rf"({number}d)?({number}h)?({number}m(in)?)?({number}s(ec)?)?({number}ms)?"
     parse_word(
-        rf"\s*(?=\S)({number}|{written})\s*",
-        "a duration such as 90s, 10m, 2h or 1h30m",
-        text,
+        rf"\s*(?=\S)({number}|{written})\s*", "a duration such as 90s, 10m, 2h or 1h30m", text
     )
     pairs = re.findall(r"([\d.]+)([a-z]*)", text)
     return fsum(float(count) * units.get(unit, 1) for count, unit in pairs)
@@ -1411,9 +1403,7 @@ def parse_word(pattern: str, what: str, text: str) -> str:
 def parse_gpus(text: str) -> float:
     """The need in `0`, `0.25`, `2`, `all` (inf). Raises BadValue."""
     parse_word(
-        r"\d{1,6}|0?\.(?!0+$)\d{1,6}|all",
-        "0, a fraction below 1, a whole number or all",
-        text,
+        r"\d{1,6}|0?\.(?!0+$)\d{1,6}|all", "0, a fraction below 1, a whole number or all", text
     )
     return float(text.replace("all", "inf"))
 
@@ -3265,10 +3255,7 @@ class Pool:
     is_alone = False  # a lease is out that has the machine to itself
 
     def __init__(
-        self,
-        devices: Sequence[Device],
-        cpus: int = 1,
-        sequential: bool = False,
+        self, devices: Sequence[Device], cpus: int = 1, sequential: bool = False
     ) -> None:
         self.devices = devices or [Device(0, "")]
         self.cpus = cpus
@@ -3443,13 +3430,7 @@ class Attempt:
 
     def result(self, outcome: Outcome, **values: Any) -> Result:
         """How it has ended."""
-        return Result(
-            self.test,
-            outcome,
-            lease=self.lease,
-            attempt=self.number,
-            **values,
-        )
+        return Result(self.test, outcome, lease=self.lease, attempt=self.number, **values)
 
 
 class Launch(NamedTuple):
@@ -4388,11 +4369,7 @@ def note_crash(error: BaseException, folder: str) -> str:
 
 
 def bash_text(
-    test: Test,
-    variables: Environ,
-    defaults: Environ,
-    scratch: Scratch,
-    mark: int,
+    test: Test, variables: Environ, defaults: Environ, scratch: Scratch, mark: int
 ) -> str:
     """What `bash -c` is to run: the test's shell state and variables, then its command at its line number in the list.
 
@@ -4470,12 +4447,7 @@ class Host:
         """What there is to lease."""
         return make_pool(self.machine.devices, tests, options)
 
-    def open(
-        self,
-        run: str,
-        slots: int,
-        post: Callable[[Any], None],
-    ) -> None:
+    def open(self, run: str, slots: int, post: Callable[[Any], None]) -> None:
         """Prepare for `slots` attempts at once, whose events go to `post`. Raises MachineError, OSError."""
         self.reaper.run = run
         self.post = post
@@ -5135,12 +5107,7 @@ def xml_text(text: str) -> str:
     )
 
 
-def xml_element(
-    tag: str,
-    text: str = "",
-    parts: Iterable[Any] = (),
-    **attributes: str,
-) -> Any:
+def xml_element(tag: str, text: str = "", parts: Iterable[Any] = (), **attributes: str) -> Any:
     """An element with these parts, and with what XML can hold of these texts."""
     from xml.etree import ElementTree  # few runs write XML, and its import costs a start 6 ms
 
@@ -5302,10 +5269,7 @@ class Trace:
     drawn_at = -inf
 
     def __init__(
-        self,
-        stream: BinaryIO,
-        has_colour: bool = False,
-        is_watched: bool = False,
+        self, stream: BinaryIO, has_colour: bool = False, is_watched: bool = False
     ) -> None:
         self.stream = stream
         self.has_colour = has_colour
@@ -6340,11 +6304,7 @@ class Run:
     sums_up = True  # at its end it says what has become of the tests
 
     def __init__(
-        self,
-        selection: Selection,
-        host: Host,
-        options: Options,
-        trace: Trace,
+        self, selection: Selection, host: Host, options: Options, trace: Trace
     ) -> None:
         self.selection = selection
         self.tests = selection.tests
