@@ -3660,6 +3660,10 @@ class Schedule:
             if is_news:
                 self.results[test] += (ended,)
             self.actions.append(Conclude(ended, is_news))
+            in_vain = Outcome.BLOCKED  # what becomes of tests that wait for a pass of this one
+            if ended.outcome is Outcome.SKIPPED:
+                in_vain = Outcome.SKIPPED
+            reason = f"waits for {test.label}, which did not pass"
             # `followers[test]` would keep an empty list for each of 10,000 tests.
             for follower in self.followers.get(test, ()):
                 if follower not in self.waiting:
@@ -3669,7 +3673,7 @@ class Schedule:
                     self.line_up(follower)
                 else:
                     del self.waiting[follower]
-                    results.append(in_vain(follower, ended))
+                    results.append(Result(follower, in_vain, reason=reason))
         if self.options.fail_fast and any(self.options.fails(end.outcome) for end in results):
             self.stop()
 
@@ -3781,14 +3785,6 @@ class Schedule:
         attempt = self.running[test] = Attempt(test, lease, len(earlier) + 1, self.now)
         attempt.deadline = self.now + (test.timeout or inf)
         self.actions.append(Launch(attempt))
-
-
-def in_vain(test: Test, leader: Result) -> Result:
-    """The end of a test that waits for one which has ended without a pass."""
-    outcome = Outcome.BLOCKED
-    if leader.outcome is Outcome.SKIPPED:
-        outcome = Outcome.SKIPPED
-    return Result(test, outcome, reason=f"waits for {leader.test.label}, which did not pass")
 
 
 def shortest(seconds: Seconds, gpus: int, cpus: int) -> float:
