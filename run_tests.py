@@ -75,7 +75,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
-from contextlib import ExitStack, closing, contextmanager, redirect_stderr, suppress
+from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from functools import lru_cache, partial
 from itertools import chain, count, takewhile, zip_longest
 from math import ceil, fsum, inf
@@ -6536,7 +6536,9 @@ def open_stdout() -> BinaryIO:
 
 
 def choose(tests: Tests, options: Options) -> Selection:
-    """What runs, by the journals; warns where they are not what an option needs. Raises UsageError."""
+    """What runs, by the journals; warns where an option has not what it needs. Raises UsageError."""
+    for option in changed_options(options, SCRIPT_OPTIONS):
+        warn(f"{option} is for scripts (.sh or #!); for a list it does nothing")
     history = read_history(options)
     is_known = history.shards and history.knows_shard()
     if options.rerun_failed and not is_known:
@@ -6643,9 +6645,8 @@ def run_lists(
     fill_standard_descriptors()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it drops exit statuses
     send_signals_to(exit_by_signal)
-    with closing(Reaper()) as reaper, ExitStack() as last:
-        # No second signal keeps the reaper from its work.
-        last.callback(send_signals_to, lambda _: None)
+    reaper = Reaper()
+    try:
         trace = open_trace(options.color)
         for name in filter(is_script, options.lists):
             check_script(name, options)
@@ -6653,8 +6654,6 @@ def run_lists(
             if options.list:
                 return list_script(script.files[name], trace)
             return ScriptRun(script, find_host(options, reaper), trace).perform()
-        for option in changed_options(options, SCRIPT_OPTIONS):
-            warn(f"{option} is for scripts (.sh or #!); for a list it does nothing")
         os.environ.pop("RUN_TESTS_OPTS", None)  # not for a runner that a test starts
         tests, hints = parse_lists(options, reaper.scratch)
         for hint in hints:
@@ -6675,6 +6674,9 @@ def run_lists(
                 trace.line(f"{test.label}\t{test.need}\t{test.stem}\t{test.where}")
             return trace.exit_code(EXIT_OK)
         return make_run(selection, host, options, trace).perform()
+    finally:
+        send_signals_to(lambda _: None)  # a second one is not to keep the reaper from its work
+        reaper.close()
 
 
 def is_script(name: str) -> bool:
