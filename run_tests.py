@@ -374,7 +374,7 @@ class Snapshot(NamedTuple):
     """The state of a shell at one place of a list or script, from which a test starts."""
 
     directory: str
-    environment: Mapping[bytes, bytes] | None  # what is exported; None: the runner's own
+    environment: Mapping[bytes, bytes] = os.environb  # what is exported
     prelude: str = ""  # a file of bash that sets all else; empty: there is nothing else
 
     def __repr__(self) -> str:
@@ -1328,7 +1328,7 @@ class TestLine(NamedTuple):
     is_target: bool = False
     switches: str = ""  # of `set`, above it
     barrier: int = 0  # how many `wait` stand above it
-    shell: Snapshot = Snapshot("", None)  # from which it starts
+    shell: Snapshot = Snapshot("")  # from which it starts
     preface: bytes = b""  # what the shell state above it has printed
 
     def complain(self, what: str) -> None:
@@ -2160,7 +2160,7 @@ def read_answers(
     printed: Iterable[bytes],
 ) -> Iterator[TestLine]:
     """The waiting tests, completed from bash's answers and what it printed before each. Adds mistakes to the list."""
-    shell = Snapshot("", None)
+    shell = Snapshot("")
     functions = ""
     preface = b""
     # Tests get these from the runner unchanged: SHLVL, and what is no variable to bash, such as exported functions.
@@ -4455,7 +4455,7 @@ class Host:
         # Before 5.1, bash counts the lines of `bash -c` from 0.
         self.has_line_0 = b"line=0" in printed
         self.environment = test_environment(run)
-        os.environb.update(self.environment)  # Popen passes it on at no cost
+        os.environb.update(self.environment)
         # Variables that tests get unless they are set.
         self.defaults = {"PYTHONFAULTHANDLER": "1"}
         if slots > 1:
@@ -4582,14 +4582,13 @@ class Host:
         defaults = {**self.defaults, "MASTER_PORT": port, "PET_MASTER_PORT": port}
         exported = test.shell.environment
         if test.program:
-            script = exported or {}
             return test.program._replace(
-                environment={**as_environb(defaults), **script, **as_environb(variables)},
+                environment={**as_environb(defaults), **exported, **as_environb(variables)},
                 directory=test.shell.directory,
                 errors=f"{attempt.log}.err" * test.splits,
             )
         environment = directory = None
-        if exported is not None:
+        if exported is not os.environb:  # which Popen passes on at no cost
             environment = {**exported, **self.environment}
             directory = test.shell.directory or None
             # The list's bash has read that file; the test's gets the variable after its start, and does not read it.
@@ -6418,7 +6417,7 @@ class Run:
             self.record.put_away(self.schedule.results[attempt.test][-1])
         self.host.start(attempt)
         self.console.launched(attempt)
-        exported = attempt.test.shell.environment or os.environb
+        exported = attempt.test.shell.environment
         if b"MASTER_PORT" in exported and len(self.schedule.running) > 1:
             warn_once(
                 "MASTER_PORT is set, so tests that run at the same time share it; unset it, and each gets its own"

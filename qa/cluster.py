@@ -139,7 +139,7 @@ def words_of(test: Test, before: str, outer: Mapping[bytes, bytes]) -> Dict[str,
     exported = test.shell.environment
     changed: Dict[str, str] = {}
     gone: List[str] = []
-    if exported is not None:
+    if exported is not os.environb:
         pairs = [pair for pair in exported.items() if outer.get(pair[0]) != pair[1]]
         changed = {to_text(name): to_text(value) for name, value in pairs}
         gone = [to_text(name) for name in outer if name not in exported]
@@ -151,7 +151,7 @@ def words_of(test: Test, before: str, outer: Mapping[bytes, bytes]) -> Dict[str,
         "preface": to_text(test.preface),
         "junit": test.junit,
         "directory": test.shell.directory,
-        "has_environment": exported is not None,
+        "has_environment": exported is not os.environb,
         "changed": changed,
         "gone": gone,
         "prelude": test.shell.prelude,
@@ -160,12 +160,12 @@ def words_of(test: Test, before: str, outer: Mapping[bytes, bytes]) -> Dict[str,
 
 def test_of(words: Mapping[str, Any]) -> Test:
     """The test of `words_of`, as far as it takes to run it, in this process's environment."""
-    environment = None
+    environment: Mapping[bytes, bytes] = os.environb
     if words["has_environment"]:
         changed = run_tests.as_environb(words["changed"])
         gone = set(map(to_bytes, words["gone"]))
-        environment = {name: value for name, value in os.environb.items() if name not in gone}
-        environment.update(changed)
+        kept = {name: value for name, value in os.environb.items() if name not in gone}
+        environment = {**kept, **changed}
     shell = run_tests.Snapshot(words["directory"], environment, words["prelude"])
     return Test(
         index=0,

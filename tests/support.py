@@ -83,7 +83,7 @@ def a_test(index: int = 0, label: str = "", **values: Any) -> run_tests.Test:
     """A Test with as little in it as may be; `values` are its other fields."""
     label = label or f"t{index}"
     defaults = {"key": f"{index:012x}", "stem": label, "file": "tests.txt", "line": index + 1, "command": "true",
-                "shell": run_tests.Snapshot("", None), "preface": b"", "attributes": run_tests.Attributes(),
+                "shell": run_tests.Snapshot(""), "preface": b"", "attributes": run_tests.Attributes(),
                 "barrier": 0, "gpus": 1.0, "timeout": 0, "junit": "", "announces": False,
                 "origin": label}
     return run_tests.Test(index=index, label=label, **{**defaults, **values})

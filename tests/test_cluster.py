@@ -361,11 +361,12 @@ class PoolTest(unittest.TestCase):
             outer = {b"GONE": b"y", b"KEPT": b"y", b"A": b"y"}
             read = cluster.test_of(cluster.words_of(test, "", outer))
         names = (b"A", b"GONE", b"KEPT", b"MORE")
-        self.assertEqual({name: (read.shell.environment or {}).get(name) for name in names},
+        self.assertEqual({name: read.shell.environment.get(name) for name in names},
                          {b"A": b"\xff", b"GONE": None, b"KEPT": b"x", b"MORE": b"z"})
         for name in ("label", "file", "line", "command", "preface", "junit"):
             self.assertEqual(getattr(read, name), getattr(test, name), name)
-        self.assertEqual(read.shell._replace(environment=None), shell._replace(environment=None))
-        plain = test._replace(shell=run_tests.Snapshot("", None))
+        self.assertEqual(read.shell._replace(environment={}), shell._replace(environment={}))
+        plain = test._replace(shell=run_tests.Snapshot(""))
         read = cluster.test_of(cluster.words_of(plain, "export B; ", {}))
-        self.assertEqual((read.shell.environment, read.command), (None, "export B; true"))
+        self.assertIs(read.shell.environment, os.environb)
+        self.assertEqual(read.command, "export B; true")

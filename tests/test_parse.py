@@ -1065,10 +1065,10 @@ class State(ParseCase):
         shells = [test.shell for test in self.parse("a\nexport A=1\nunset HOME\nb\ncd d\nc\nB=1\nd\n")]
         self.assertEqual([bool(shell.prelude) for shell in shells], [False, False, False, True])
         self.assertEqual([shell.directory for shell in shells], [self.folder] * 2 + [self.path("d")] * 2)
-        self.assertIsNone(shells[0].environment or None)
-        exported = shells[1].environment or {}
+        self.assertIs(shells[0].environment, os.environb)
+        exported = shells[1].environment
         self.assertEqual((exported[b"A"], b"HOME" in exported, b"PATH" in exported), (b"1", False, True))
-        names = {name for name in (*exported, *(shells[3].environment or {})) if name not in os.environb}
+        names = {name for name in (*exported, *shells[3].environment) if name not in os.environb}
         self.assertEqual(names - {b"OLDPWD", b"PWD"}, {b"A"})    # nothing of the runner's own
 
     def test_a_test_changes_nothing_for_those_below(self) -> None:
