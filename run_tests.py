@@ -374,7 +374,7 @@ class Snapshot(NamedTuple):
     """The state of a shell at one place of a list or script, from which a test starts."""
 
     directory: str
-    environment: Mapping[bytes, bytes] = os.environb  # what is exported
+    environment: Mapping[bytes, bytes] = os.environb  # what is exported: by default, to us
     prelude: str = ""  # a file of bash that sets all else; empty: there is nothing else
 
     def __repr__(self) -> str:
@@ -4547,17 +4547,18 @@ class Host:
         Raises OSError.
         """
         test = attempt.test
+        process = attempt.process
         output = fresh_file(attempt.log)
         os.write(output, test.preface)
         job = self.job(attempt)
         try:
-            attempt.process.spawn(job, output)
+            process.spawn(job, output)
         except OSError as error:
             if job.directory and not os.path.isdir(job.directory):
-                attempt.process.log(f"{job.directory}, where this test is to run, is gone")
+                process.log(f"{job.directory}, where this test is to run, is gone")
                 job = Job(self.bash, ["bash", "-c", "exit 1"])
             elif error.errno == errno.E2BIG:
-                attempt.process.log(f"{job.words[0]}: {error.strerror}")
+                process.log(f"{job.words[0]}: {error.strerror}")
                 job = Job(self.bash, ["bash", "-c", "exit 126"])
             elif test.program:  # bash says why, or reads the file as a script without `#!`
                 lines = "\n" * (test.line - 1)  # so that bash names the line
@@ -4565,7 +4566,7 @@ class Host:
                 job = job._replace(bash=self.bash, words=words)
             else:
                 raise
-            attempt.process.spawn(job, output)
+            process.spawn(job, output)
 
     def job(self, attempt: Attempt) -> Job:
         """The shell of one attempt. Raises OSError."""
@@ -6424,11 +6425,10 @@ class Run:
             )
 
     def kill(self, attempt: Attempt, signum: int, stacks: str) -> None:
-        end = partial(attempt.process.signal, signum, stacks)
         if stacks:  # this takes time
-            start_thread(end)
+            start_thread(attempt.process.signal, signum, stacks)
         else:
-            end()
+            attempt.process.signal(signum)
 
     def retry(self, result: Result) -> None:
         self.record.attempt_end(result)
