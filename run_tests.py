@@ -6298,6 +6298,7 @@ class Run:
     """One run: carries out what the schedule decides, and feeds it what happens. Main thread only."""
 
     sums_up = True  # at its end it says what has become of the tests
+    expects_more = False  # there may be tests that the schedule does not know yet
 
     def __init__(
         self, selection: Selection, host: Host, options: Options, trace: Trace
@@ -6348,7 +6349,7 @@ class Run:
                 self.schedule.results[test] = (result,)
                 self.conclude(result)
             self.handle(Begin(self.host.health.sick))
-            while not self.is_over():
+            while self.expects_more or not self.schedule.done:
                 self.handle(self.next_event())
         except OSError as error:
             self.give_up(
@@ -6361,9 +6362,6 @@ class Run:
             self.give_up(note_crash(error, self.record.log_dir))
         finally:
             self.host.close()
-
-    def is_over(self) -> bool:
-        return self.schedule.done
 
     def next_event(self) -> Event:
         """What happened, or a Tick where nothing has for a while or a deadline is due; shows growing logs meanwhile."""
@@ -8305,7 +8303,7 @@ class ScriptRun(Run):
     status: int | None = None  # its exit code, where it has come to its end
     shown = 0  # how many of its bytes the trace has shown
     batch_at = inf  # when the new ones of the waiting tests may start
-    bash_has_ended = False
+    expects_more = True  # up to the end of bash
     kill_at = inf  # when the script, which has been sent a signal, is killed if it goes on
     has_failed = False  # a test has failed, and the shell knows it
     is_split = False  # errors of tests have been seen to go elsewhere than their output
@@ -8382,9 +8380,6 @@ class ScriptRun(Run):
                 f"{self.name}: {way}: {len(file.sites)} commands look like tests, and may run ahead of each other; "
                 "--one-by-one stops that"
             )
-
-    def is_over(self) -> bool:
-        return self.bash_has_ended and self.schedule.done
 
     def tick(self) -> float:
         if not self.shell_waits_for:
@@ -8822,7 +8817,7 @@ class ScriptRun(Run):
 
     def on_end(self) -> None:
         """Bash has ended. Raises OSError where it could not be started, or what it printed not be kept."""
-        self.bash_has_ended = True
+        self.expects_more = False
         self.held.clear()
         self.end_jobs()
         # Nobody asks for those that have not started.
