@@ -6299,6 +6299,7 @@ class Run:
 
     sums_up = True  # at its end it says what has become of the tests
     expects_more = False  # there may be tests that the schedule does not know yet
+    pause_s = CHORES_S  # how long it waits for an event at most
 
     def __init__(
         self, selection: Selection, host: Host, options: Options, trace: Trace
@@ -6365,7 +6366,7 @@ class Run:
 
     def next_event(self) -> Event:
         """What happened, or a Tick where nothing has for a while or a deadline is due; shows growing logs meanwhile."""
-        pause_s = self.tick()
+        pause_s = min(self.console.tick(), self.pause_s)
         now = monotonic()
         if now >= self.chores_at:
             self.do_chores()
@@ -6380,10 +6381,6 @@ class Run:
             self.console.tell_running()
             event = None
         return event or Tick()
-
-    def tick(self) -> float:
-        """Show what is new. Returns the seconds up to the next look, if nothing happens."""
-        return self.console.tick()
 
     def do_chores(self) -> None:
         """What is to be looked after every second, and first of all. Raises OSError."""
@@ -8304,6 +8301,7 @@ class ScriptRun(Run):
     shown = 0  # how many of its bytes the trace has shown
     batch_at = inf  # when the new ones of the waiting tests may start
     expects_more = True  # up to the end of bash
+    pause_s = FOLLOW_S  # what bash prints is shown then
     kill_at = inf  # when the script, which has been sent a signal, is killed if it goes on
     has_failed = False  # a test has failed, and the shell knows it
     is_split = False  # errors of tests have been seen to go elsewhere than their output
@@ -8381,11 +8379,6 @@ class ScriptRun(Run):
                 "--one-by-one stops that"
             )
 
-    def tick(self) -> float:
-        if not self.shell_waits_for:
-            self.show()
-        return min(super().tick(), FOLLOW_S)
-
     def show(self) -> None:
         """Show what the script has printed. A shell that asks has printed all that comes before."""
         with suppress(OSError):  # the shells have not started, or the log's name is gone
@@ -8437,6 +8430,7 @@ class ScriptRun(Run):
                 del self.held[question]
                 self.shell.answer(question, code)
         if not self.shell_waits_for:
+            self.show()
             self.signal_script()
         if now >= self.kill_at or len(self.schedule.interrupts) > 1:
             self.shell.process.signal(SIGKILL)
