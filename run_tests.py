@@ -5452,7 +5452,6 @@ class Console:
         record: Record,
         selection: Selection,
         schedule: Schedule,
-        estimates: Estimates,
         sums_up: bool,
     ) -> None:
         self.trace = trace
@@ -5460,7 +5459,7 @@ class Console:
         self.options = record.options
         self.total = len(selection.selected)
         self.schedule = schedule
-        self.estimates = estimates
+        self.estimates = selection.estimates
         self.cpus = schedule.pool.cpus  # CPU slots, all of them: nothing runs yet
         # Whether the console names what failed, and sums up the run; a script does that itself.
         self.sums_up = sums_up
@@ -6313,18 +6312,15 @@ class Run:
         run = f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{os.urandom(3).hex()}"
         self.record = Record(options, run)
         pool = host.make_pool(self.tests, options)
-        planned = self.plan(selection, pool)
-        order = planned.to_run(options.order, pool)
+        order = self.plan(selection, pool).to_run(options.order, pool)
         self.schedule = Schedule(order, pool, options)
-        self.console = Console(
-            trace, self.record, selection, self.schedule, planned.estimates, self.sums_up
-        )
+        self.console = Console(trace, self.record, selection, self.schedule, self.sums_up)
         self.inbox = Inbox()
         host.reaper.kept.append(self.record.lock)
         host.open(run, slot_count(pool, order), self.inbox.put)
 
     def plan(self, selection: Selection, _pool: Pool) -> Selection:
-        """What the schedule is to run. A companion may put other tests in the place of some."""
+        """What the schedule is to run. A companion may put other tests, and their estimates, in the place of some."""
         tell_unheeded(selection.tests, self.host.heeds)
         return selection
 

@@ -150,7 +150,7 @@ class ConsoleCase(RunnerCase):
         schedule = run_tests.Schedule(tests, run_tests.Pool(self.machine.devices, 1, not has_markers), options)
         estimates = run_tests.estimate(tests, run_tests.History(run_tests.Options(())))
         selection = run_tests.Selection(list(tests), {}, {}, estimates)
-        console = run_tests.Console(self.trace, self.record, selection, schedule, estimates, sums_up)
+        console = run_tests.Console(self.trace, self.record, selection, schedule, sums_up)
         console.total, console.fold = total, fold or console.fold
         return console
 
