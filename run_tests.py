@@ -3414,7 +3414,6 @@ class Attempt:
     The schedule itself does not look at `process`, at `log` (the path of the output) and at `slow_at`.
     """
 
-    deadline = inf  # when the next signal is due
     slow_at = inf  # when to announce next that it still runs
     sent = 0  # the last signal sent to it
     ending: Outcome | None = None  # TIMEOUT or INTERRUPTED, once it is being ended
@@ -3427,6 +3426,7 @@ class Attempt:
         self.lease = lease
         self.number = number
         self.began = at
+        self.deadline = at + (test.timeout or inf)  # when the next signal is due
 
     def result(self, outcome: Outcome, **values: Any) -> Result:
         """How it has ended."""
@@ -3783,7 +3783,6 @@ class Schedule:
         del self.waiting[test]
         self.locked.update(test.attributes.lock)
         attempt = self.running[test] = Attempt(test, lease, len(earlier) + 1, self.now)
-        attempt.deadline = self.now + (test.timeout or inf)
         self.actions.append(Launch(attempt))
 
 
