@@ -4841,15 +4841,6 @@ def learn(history: History, line: bytes, is_own: bool) -> bool:
     return True
 
 
-def write_labels(path: str, labels: Collection[str]) -> None:
-    """Write a file of labels anew, as `--only` reads it; remove it if there are no labels. Raises OSError."""
-    if not labels:
-        clear_name(path)
-        return
-    with whole_file(path, is_ours=True) as file:
-        file.writelines(to_bytes(f"{label}\n") for label in labels)
-
-
 class Record:
     """All that the run writes: the log dir, the journal, `failures`, JUnit files for tests that left none.
 
@@ -4943,7 +4934,9 @@ class Record:
                     os.unlink(test.junit)
         path = options.deferred_path
         if path:
-            write_labels(path, dict.fromkeys(test.origin for test in selection.deferred))
+            clear_name(path)
+            for label in dict.fromkeys(test.origin for test in selection.deferred):
+                self.append(path, to_bytes(f"{label}\n"))
 
     def is_ours(self, path: str) -> bool:
         """Whether a file lies in the log dir, where nothing is a user's."""
@@ -5046,9 +5039,12 @@ class Record:
         is_whole = not any(result.outcome.is_unfinished() for result in results)
         if is_whole and not self.options.fail_dir and self.options.reads(self.failures):
             failed = [each.test.label for each in results if self.options.fails(each.outcome)]
-            write_labels(self.failures, failed)
-        elif self.failures in self.appended:
-            self.append(self.failures, b"")  # restores it, if a test has deleted it
+            with whole_file(self.failures, is_ours=True) as file:
+                file.writelines(to_bytes(f"{label}\n") for label in failed)
+            if not failed:
+                clear_name(self.failures)
+        for path in self.appended:
+            self.append(path, b"")  # restores it, if a test has deleted it
         self.note(
             "run_end",
             exit=code,

@@ -331,6 +331,12 @@ class Deferral(SelectionCase):
         again = [line for line in self.told() if not line.startswith("narrow|")]
         self.assertEqual(sorted([*narrow, *again]), everything)
 
+    def test_a_test_may_delete_the_log_dir(self) -> None:
+        for start in ("rm -r logs", "rm logs/deferred.txt"):
+            with self.subTest(start):
+                ran = self.run_list(f"{start}\ntrue #: label=wide gpus=3\ntrue #: label=wider gpus=3\n", "--max-gpus=2")
+                self.assertEqual((ran.code, ran.read("logs/deferred.txt")), (0, "wide\nwider\n"), ran.text)
+
     def test_any_label_makes_the_round_trip(self) -> None:
         said = "".join(f"true #: gpus=3 label='{label}'\n" for label in ODD_LABELS)
         ran = self.run_list(f"{said}true\ntrue #: gpus=4\ntrue \udcff #: gpus=3\n", "--max-gpus", "2")
