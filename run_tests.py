@@ -5802,7 +5802,7 @@ def again(results: Results, options: Options) -> Iterator[str]:
     """The commands that run again what did not pass, and one failure alone. A list from a pipe cannot be had again."""
     owed = [result for result in results if not options.accepts(result.outcome)]
     program, *words = options.command
-    if not owed or any(word == "-" or word.startswith("/dev/fd/") for word in words):
+    if not owed or any(re.search(r"^-$|/fd/\d|^/dev/stdin$", word) for word in words):
         return
     # A program that pip has installed is called by its name: `python3` may be another Python, without this package.
     is_file = program.endswith((".py", ".pyc")) or not find_program(program)

@@ -604,7 +604,7 @@ slowest: d.py 1:00, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
             self.assertNotIn("times as fast", "".join(run_tests.figures(attempts, 0.05, pool)))
 
     def test_a_list_from_a_pipe_cannot_be_had_again(self) -> None:
-        for word, count in (("tests.txt", 2), ("-", 0), ("/dev/fd/63", 0)):
+        for word, count in (("tests.txt", 2), ("-", 0), ("/dev/fd/63", 0), ("--only=/dev/fd/63", 0), ("/dev/stdin", 0)):
             options = run_tests.Options(lists=(), command=("run_tests.py", word))
             self.assertEqual(len([*run_tests.again([Result(a_test(), Outcome.FAILED, status=1)], options)]), count)
 
