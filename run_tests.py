@@ -857,6 +857,7 @@ class Node:
 
     kind = text = after = ""  # `after`: the operator behind it
     lead = ""  # `!` or `time`
+    check = ""  # `if`, `while` or `until`, in whose condition it stands
     name = ""  # of a simple command, its first word; empty for assignments alone
     start = end = 0  # offsets
 
@@ -979,6 +980,8 @@ class Reader:
             closer = self.take()
             if closer in ("then", "do"):
                 node.conditions.append(nodes)
+                for each in walk(nodes):
+                    each.check = node.kind
             else:
                 node.bodies.append(nodes)
 
@@ -6954,8 +6957,8 @@ class ScriptFile:
         self.filters: Dict[Words, bool] = {}
         # By name of a variable, the commands that may use it: their text has that name.
         self.commands_by_name: Dict[str, List[Node]] = defaultdict(list)
-        # By line and words of each command, how it stands: the operator behind it, `<` behind a pipe, `job` in a job,
-        # and `value` in a `$(…)`, `head` in that of a loop's head.
+        # By line and words of each command, how it stands: the operator behind it, `!` before it, `if` or `while` in a
+        # condition, `<` behind a pipe, `job` in a job, and `value` in a `$(…)`, `head` in that of a loop's head.
         self.ways: Dict[Any, Set[str]] = defaultdict(set)
         # By line, what `#:` says of it, or above it of all lines below.
         self.attributes: Dict[int, Attributes] = defaultdict(Attributes)
@@ -6980,9 +6983,10 @@ class ScriptFile:
         first = self.line_of(node.start)
         return range(first, first + text.count("\n") + 1)
 
-    def note_ways(self, node: Node, text: str, runs_beside: bool) -> None:
-        """Note how a command stands, and those in its `$(…)`."""
-        ways = {node.after, "<" * (node.before in PIPES), "job" * runs_beside}
+    def note_ways(self, node: Node, lead: str, text: str, runs_beside: bool) -> None:
+        """Note how a command stands, behind what `lead` of its pipeline, and those in its `$(…)`."""
+        ways = {node.after, lead, node.check}
+        ways |= {"<" * (node.before in PIPES), "job" * runs_beside}
         where = "value"
         if node.kind:
             where = "head"
@@ -7053,7 +7057,7 @@ class ScriptFile:
                 for name in re.findall(NAME, text):
                     self.commands_by_name[name].append(node)
                 if node.kind != "function":
-                    self.note_ways(node, text, runs_beside)
+                    self.note_ways(node, head.lead, text, runs_beside)
                 if node.kind:
                     self.visit_block(node, own_label, runs_beside)
                 elif node in handled or (looks_count and self.is_test(node)):
@@ -7289,6 +7293,8 @@ _rt_traps= _rt_tested= _rt_files=() _rt_around=() _rt_uses_stub= _rt_hides= _rt_
 # _rt_last: the value of `$_`. _rt_skip: 1 if bash is to skip the command.
 _rt_replay=      # what the trap itself runs: declarations for the scout, which in _rt_hook would be local to it
 _rt_moved=       # the number of the last command, if it was a `cd`
+_rt_depth=0      # in how many functions the last command stands
+_rt_checks=()    # by depth, whether the last command there stands in a condition (`if` or `while`) and behind a `!`
 _rt_within=      # `job` in a job, for whose end nobody waits; `value` in a `$(…)`, `kept` if its output is kept, or
                  # `skipped` if its command is one that the scout skips
 builtin eval 'exec 192<>"$_rt_reply" 191>"$_rt_reply.ask"'
@@ -7314,15 +7320,25 @@ _rt_hook() {
   [[ $_rt_traps != "$BASHPID" ]] || _rt_mend_traps "$2"
   [[ ! $_rt_stand_in ]] || _rt_remove
   _rt_tested=
+  local _rt_left _rt_functions=("${FUNCNAME[@]:1}")
   [[ ! $_rt_moved || $BASHPID != "$_rt_shell" ]] || {
     _rt_send moved "$_rt_moved" "$PWD"
     _rt_moved=
   }
   case $_rt_after in
-    any | "$BASHPID") _rt_report_end ;;
+    any | "$BASHPID")
+      # Behind a function's end PIPESTATUS is what the function has returned, even if its last command was a condition
+      # that has failed, or stood behind a `!`. Where several functions have ended, the outer ones come first.
+      for ((_rt_left = ${#_rt_functions[@]} + 1; _rt_left <= _rt_depth; _rt_left++)); do
+        case ${_rt_checks[_rt_left]}:$_rt_piped in
+          !:0 | [iw]*[ef]:0) _rt_piped=1 ;;
+          *!*) _rt_piped=0 ;;
+        esac
+      done
+      _rt_report_end ;;
     ?*) _rt_outer=("${_rt_after[@]}") ;;
   esac
-  _rt_after=()
+  _rt_after=() _rt_depth=${#_rt_functions[@]}
   case ${_rt_flags//[!T]/}:$_rt_command in
     *_rt_rest*) ;;    # the script sets a trap again as `trap -p` has shown it, with our part
     :* | *FUNCNEST* | T:set\ +*T* | T:set\ -[!-]*+*T* | T:set\ -k* | T:set\ -[!-]*k* | *:set\ *posix* | \
@@ -7336,7 +7352,6 @@ _rt_hook() {
       _rt_replay='builtin trap - DEBUG; builtin set +T'
       builtin return ;;
   esac
-  local _rt_functions=("${FUNCNAME[@]:1}")
   _rt_place=$_rt_file:$_rt_line:$_rt_command
   _rt_code=${_rt_known[$_rt_place]-}
   [[ $_rt_code ]] || {
@@ -8116,6 +8131,8 @@ class Script:
             code = f"_rt_joins=perhaps; {code}"
         elif in_eval:
             code = f"_rt_joins=$_rt_pipes; {code}"
+        checks = "".join(ways & {"!", "if", "while"})
+        code = f"_rt_checks[_rt_depth]={checks}; {code}"
         if "<" in ways and can_fail(node):
             code = f"_rt_gets={node.name}; {code}"
         # Of `x &` our trap hears in the shell that starts the job.

@@ -875,6 +875,10 @@ tests/r.sh() { pytest d "$@"; }⏎bash -c 'sleep 0.3; : >d.x' tests/e pytest d�
 s() ( trap 'rm -f x' EXIT; pytest d )⏎s ¦ (trap 'rm -f x' 0 1; pytest d)
 pytest d m.csv --late & pytest d m.csv &⏎[[ -d repo ]] || { mkdir repo; bash -c 'sleep 0.5'; }
 pytest d m.csv --late & pytest d m.csv &⏎if [[ ! -d repo ]]; then mkdir repo; bash -c 'sleep 0.5'; fi
+f() { if [ -f nope ]; then pytest x; fi; }⏎f ¦ f() { while [[ -f nope ]]; do pytest x; done; }⏎f
+f() { [ -f nope ]; }⏎g() { if f; then pytest x; elif x=$(cat nope); then pytest x; fi; }⏎g
+f() { ! grep -q nope v.txt; }⏎g() { if f; then pytest d; fi; }⏎g ¦ f() { ! ls | grep -q nope; }⏎f && pytest d
+f() { if ! cat nope; then pytest d; fi; }⏎f ¦ f() { until grep -q 1 v.txt; do pytest x; done; }⏎f && pytest d
 """
 
 
