@@ -7294,6 +7294,7 @@ _rt_traps= _rt_tested= _rt_files=() _rt_around=() _rt_uses_stub= _rt_hides= _rt_
 _rt_replay=      # what the trap itself runs: declarations for the scout, which in _rt_hook would be local to it
 _rt_moved=       # the number of the last command, if it was a `cd`
 _rt_depth=0      # in how many functions the last command stands
+_rt_turned=      # not empty if that is a `[[` or `((` behind a `!`, which turns PIPESTATUS
 _rt_checks=()    # by depth, whether the last command there stands in a condition (`if` or `while`) and behind a `!`
 _rt_within=      # `job` in a job, for whose end nobody waits; `value` in a `$(…)`, `kept` if its output is kept, or
                  # `skipped` if its command is one that the scout skips
@@ -7335,10 +7336,11 @@ _rt_hook() {
           *!*) _rt_piped=0 ;;
         esac
       done
+      [[ ! $_rt_turned || $_rt_depth -gt ${#_rt_functions[@]} ]] || _rt_piped=$((! _rt_piped))
       _rt_report_end ;;
     ?*) _rt_outer=("${_rt_after[@]}") ;;
   esac
-  _rt_after=() _rt_depth=${#_rt_functions[@]}
+  _rt_after=() _rt_depth=${#_rt_functions[@]} _rt_turned=
   case ${_rt_flags//[!T]/}:$_rt_command in
     *_rt_rest*) ;;    # the script sets a trap again as `trap -p` has shown it, with our part
     :* | *FUNCNEST* | T:set\ +*T* | T:set\ -[!-]*+*T* | T:set\ -k* | T:set\ -[!-]*k* | *:set\ *posix* | \
@@ -7505,6 +7507,7 @@ _rt_other() {    # a command for which the scout waits: its number, variables th
   # The next command reports its end. A subshell behind it may do so first, but a `$(…)` inside it must not.
   builtin eval "_rt_after=(any past $1:$BASHPID:$((++_rt_asked)) $2)"
   [[ $BASHPID == "$_rt_shell" && $_rt_command != *[\`\(]* ]] || _rt_after=$BASHPID
+  case ${3-}:${_rt_checks[_rt_depth]} in "[["*:*!* | "(("*:*!*) _rt_turned=1 ;; esac
   # In a subshell there may be no next command, and in a pipeline the next one begins earlier: there a function in place
   # of this command reports the end.
   [[ $BASHPID != "$_rt_shell" ]] || {
