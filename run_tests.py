@@ -6772,7 +6772,7 @@ DEEDS = (
 # that may run ahead in a `$(…)` of a test's words.
 PURE = names_in("basename bc cd dirname echo expr false nproc printf pwd seq true uname") | {""}
 BLIND = PURE | names_in("arch date hostname id printenv sleep wait whoami")
-LOOKING = PURE | names_in("cat ls")
+LOOKING = PURE | names_in("cat ls which")
 # READS: builtins that set variables to what they read. NATIVE: the scout runs them itself, even if it has to wait.
 READS = names_in("read mapfile readarray")
 NATIVE = names_in("[[ ((")
@@ -6807,7 +6807,7 @@ INTERPRETER = r"(?:\S*/)?(?:(?:ba)?sh|python[\d.]*)$"
 MAKES_FILE = r"\btee (?!-a)|(?<![2>])>(?![>&]| ?/dev/)|\bawk .*exit"
 # HARMLESS: commands that change nothing outside of the `$(…)` of an `echo`.
 HARMLESS = (
-    CALM | BLIND | LOOKING | FILTERS | names_in("df du free git nvidia-smi ps stat which")
+    CALM | BLIND | LOOKING | FILTERS | names_in("df du free git nvidia-smi ps stat")
 ) - names_in("builtin command eval source . tee")
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 # A data file. If it does not exist yet, one test may make it for another.

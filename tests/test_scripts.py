@@ -1421,12 +1421,12 @@ class ReadingTest(unittest.TestCase):
     def test_sites(self) -> None:
         _, file = self.read(
             "A=1 python3 a \\", '  "$x" || test_fail "a $x"   #: gpus=2',
-            "(cd d && pytest b) || { test_fail b; exit 3; }", "#: timeout=5m",
+            "(cd d && pytest b `which c`) || { test_fail b; exit 3; }", "#: timeout=5m",
             "pytest c 2>&1 | tee c.log | tail -1 || test_fail c",
             'run "$@" >log 2>&1 <in || test_fail', "x=$(date) || test_fail no", "pytest d",
             "pytest e $(make) 2>err || test_fail \"$(make)\"  #: gpus=0")
         self.assertEqual([(site.line, " ".join(words_of(site.node)), site.label) for site in file.sites], [
-            (1, 'A=1 python3 a "$x"', '"a $x"'), (3, "pytest b", '"b"'), (5, "pytest c", '"c"'),
+            (1, 'A=1 python3 a "$x"', '"a $x"'), (3, "pytest b `which c`", '"b"'), (5, "pytest c", '"c"'),
             (6, 'run "$@"', '""'), (9, "pytest e $(make)", "'$(make)'")])      # nothing runs for a label
         self.assertEqual([site.file_words for site in file.sites], [[], [], ["c.log"], ["log", "in"], ["err"]])
         self.assertEqual([(site.splits, site.waits_for_shell) for site in file.sites],
