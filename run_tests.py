@@ -2049,7 +2049,8 @@ class Scratch:
         if not self.folder:
             import tempfile
 
-            self.folder = tempfile.mkdtemp(prefix=f"{PROGRAM}.")
+            # Before Python 3.12, mkdtemp gives a path as relative as TMPDIR is.
+            self.folder = os.path.abspath(tempfile.mkdtemp(prefix=f"{PROGRAM}."))
         return f"{self.folder}/{os.urandom(8).hex()}"
 
     def write(self, text: str) -> str:

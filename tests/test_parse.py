@@ -1048,6 +1048,11 @@ class State(ParseCase):
         self.parse("A=1\n$(touch started) a\n`touch started`\na <(touch started)\n")
         self.assertFalse(os.path.exists("started"))
 
+    def test_tmpdir_may_be_relative(self) -> None:
+        os.mkdir("d")
+        with mock.patch.dict(os.environ, TMPDIR="."), mock.patch("tempfile.tempdir", None):
+            self.assertEqual([test.label for test in self.parse("cd d\ntrue\nA=1\nfalse $A\n")], ["true", "false 1"])
+
     def test_state_runs_once(self) -> None:
         self.write("once.sh", "echo run >>count\necho noise\nD=$(mktemp -d)\n")
         tests = self.parse(". ./once.sh\necho one >$D/f\ncat $D/f\nwait\nrm -r $D\n")
