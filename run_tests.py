@@ -4411,11 +4411,6 @@ def port_of(slot: int) -> int:
     return PORT_FIRST + number * PORT_STEP % PORT_BASES + slot
 
 
-def test_environment(run: str) -> Dict[bytes, bytes]:
-    """What all tests of a run have in their environment, whatever they had there before."""
-    return {b"PYTHONUNBUFFERED": b"1", b"RUN_TESTS_RUN": run.encode()}
-
-
 def as_environb(variables: Environ) -> Dict[bytes, bytes]:
     """Variables in bytes, as a process gets them."""
     return {to_bytes(name): to_bytes(value) for name, value in variables.items()}
@@ -4464,7 +4459,8 @@ class Host:
             raise MachineError(BASH_IS_IDLE)
         # Before 5.1, bash counts the lines of `bash -c` from 0.
         self.has_line_0 = b"line=0" in printed
-        self.environment = test_environment(run)
+        # What all tests have in their environment, whatever they had there before.
+        self.environment = {b"PYTHONUNBUFFERED": b"1", b"RUN_TESTS_RUN": run.encode()}
         os.environb.update(self.environment)
         # Variables that tests get unless they are set.
         self.defaults = {"PYTHONFAULTHANDLER": "1"}

@@ -855,9 +855,7 @@ class Cluster(Host):
         return test._replace(gpus=Span(test.gpus, count))
 
     def open(self, run: str, slots: int, post: Callable[[Any], None]) -> None:
-        self.reaper.run = run
-        self.environment = run_tests.test_environment(run)
-        os.environb.update(self.environment)  # for a script's shell, which runs here
+        super().open(run, slots, post)  # for a script's shell, which runs here
         share = math.ceil(slots / len(self.nodes))
         for node in self.nodes:
             node.post = post
