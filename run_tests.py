@@ -136,7 +136,7 @@ PROBE_S = 30.0
 TOOL_POLL_S = 0.25  # between two checks whether the run still wants nvidia-smi's answer
 # The longest wait for a locked log dir: the guard of a killed run locks it until it has ended all tests, which took
 # 9.5 s where ten processes wanted each core.
-HELD_S = 15.0
+LOG_DIR_WAIT_S = 15.0
 # If the disk has so much room left when bash has written its state, none of bash's files, all smaller, is torn.
 ROOM_BYTES = 1 << 20
 COPY_BYTES = 1 << 20  # the buffer through which a log is replayed, so that 1 GB costs no memory
@@ -169,7 +169,7 @@ COMMIT_VARIABLES = (
     "BUILD_SOURCEVERSION GIT_COMMIT"
 ).split()
 
-RUN = r" \(run \d+\)$"  # the end of the label of a run by --repeat
+RUN_SUFFIX = r" \(run \d+\)$"  # the end of the label of a run by --repeat
 RULE = "\u2500" * 56
 RED = "31"  # colours of a terminal, as ECMA-48 numbers them
 GREEN = "32"
@@ -2427,7 +2427,7 @@ def check_ties(lines: Mapping[Test, TestLine]) -> None:
             line.complain(
                 f"{after} waits for a test below a `wait`, which waits for this one; move one of the two across that"
             )
-        if test in reach(awaited, leaders):
+        if test in tied_to(awaited, leaders):
             line.complain(f"{after} goes in a circle; take one of them out")
 
 
@@ -2674,7 +2674,7 @@ class Selection(NamedTuple):
         """The tests that are to run, in list order."""
         return [test for test in self.tests if test not in self.deferred]
 
-    def to_run(self, order: str, pool: Pool) -> Tests:
+    def starting_order(self, order: str, pool: Pool) -> Tests:
         """The tests that are to run, in the order `file`, `auto` or `failed-first`. One by one, `auto` is as `file`."""
         tests = self.selected
         if order != "file" and not pool.sequential:
@@ -2758,7 +2758,7 @@ def chains_of(tests: Tests, seconds: Seconds) -> Dict[Test, Tuple[float, float]]
     return chains
 
 
-def reach(start: Iterable[Test], ties: Ties) -> Set[Test]:
+def tied_to(start: Iterable[Test], ties: Ties) -> Set[Test]:
     """Some tests, and all that their ties lead to."""
     found = set()
     stack = list(start)
@@ -2778,7 +2778,7 @@ def deferred_tests(tests: Tests, options: Options) -> Dict[Test, str]:
     deferred = {}
     if options.max_gpus:
         wide = [test for test in tests if options.max_gpus + 1 <= test.gpus < ALL_GPUS]
-        deferred.update(dict.fromkeys(reach(wide, followers_of(tests)), "--max-gpus"))
+        deferred.update(dict.fromkeys(tied_to(wide, followers_of(tests)), "--max-gpus"))
     if options.only and "all" not in options.message:
         named = [
             test
@@ -2787,7 +2787,7 @@ def deferred_tests(tests: Tests, options: Options) -> Dict[Test, str]:
             or any(word in test.label_and_tags for word in options.message)
         ]
         named += options.only.new_tests(tests)
-        needed = reach(named, leaders_of(tests))
+        needed = tied_to(named, leaders_of(tests))
         deferred.update((test, "--only") for test in tests if test not in needed)
     return deferred
 
@@ -2807,7 +2807,7 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
     placed = set()
     for test in tests:
         if test not in placed:
-            group = sorted(reach([test], ties))
+            group = sorted(tied_to([test], ties))
             weights = (seconds[each] * max(int(min(each.gpus, widest)), 1) for each in group)
             groups.append((-sum(weights), group))
             placed.update(group)
@@ -5079,7 +5079,7 @@ def make_log_dir(path: str) -> None:
 def lock_directory(path: str) -> int:
     """A descriptor that holds a directory until it is closed. Raises MachineError if another process holds it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    give_up_at = monotonic() + HELD_S
+    give_up_at = monotonic() + LOG_DIR_WAIT_S
     while monotonic() < give_up_at:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -5994,7 +5994,7 @@ def parse_only(path: str) -> LabelFile:
     if not lines:
         raise BadValue(f"{path}: names no test; one label per line")
     # With --repeat, `failures` has `label (run 2)`.
-    tests = [re.sub(RUN, "", line) for line in lines]
+    tests = [re.sub(RUN_SUFFIX, "", line) for line in lines]
     return LabelFile(path, frozenset([*lines, *tests]))
 
 
@@ -6071,7 +6071,7 @@ def parse_pattern(text: str) -> str:
 
 
 # The parser of an option's value, by the option's name or by what OPTIONS calls the value. Other values stay text.
-KINDS: Mapping[str, Callable[[str], Any]] = {
+OPTION_PARSERS: Mapping[str, Callable[[str], Any]] = {
     "--known-failures": parse_known,
     "--only": parse_only,
     "--retries": parse_count,
@@ -6185,7 +6185,7 @@ def build_parser() -> argparse.ArgumentParser:
             how["choices"] = value.strip("{}").split(",")
         elif value:
             how["metavar"] = value
-            how["type"] = KINDS.get(name, KINDS.get(value, str))
+            how["type"] = OPTION_PARSERS.get(name, OPTION_PARSERS.get(value, str))
         else:
             how.setdefault("action", "store_true")
         group.add_argument(name, **how)
@@ -6314,7 +6314,7 @@ class Run:
         run = f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{os.urandom(3).hex()}"
         self.record = Record(options, run)
         pool = host.make_pool(self.tests, options)
-        order = self.plan(selection, pool).to_run(options.order, pool)
+        order = self.plan(selection, pool).starting_order(options.order, pool)
         self.schedule = Schedule(order, pool, options)
         self.console = Console(trace, self.record, selection, self.schedule, self.sums_up)
         self.inbox = Inbox()
@@ -6551,7 +6551,9 @@ def choose(tests: Tests, options: Options) -> Selection:
     check_outputs(tests, options)
     lost = {*options.known_failures}
     if options.only:
-        lost |= {label for label in options.only.labels if not re.search(f"^# |{RUN}", label)}
+        lost |= {
+            label for label in options.only.labels if not re.search(f"^# |{RUN_SUFFIX}", label)
+        }
         new = [test.label for test in options.only.new_tests(tests)]
         if new and "all" not in options.message:
             warn(
@@ -8462,7 +8464,7 @@ class ScriptRun(Run):
         """Let the schedule know of new tests: the first ones wait a moment for others, to start the longest first."""
         self.batch_at = inf
         selection = select(list(self.schedule.waiting), self.options, self.history)
-        order = selection.to_run(self.options.order, self.schedule.pool)
+        order = selection.starting_order(self.options.order, self.schedule.pool)
         super().handle(Submit(order))
 
     # What the shells ask.

@@ -82,7 +82,7 @@ def plan_line(gpus: int, selection: Selection, options: Options) -> str:
     seconds = selection.estimates
     devices = [run_tests.Device(index, str(index)) for index in range(gpus)]
     pool = run_tests.make_pool(devices, selection.tests, options)
-    tests = selection.to_run(options.order, pool)
+    tests = selection.starting_order(options.order, pool)
     ended = simulate(tests, seconds, pool, options)
     wall, busy, ratio, critical = 0.0, 0.0, 1.0, "none"
     if ended:

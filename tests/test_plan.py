@@ -55,7 +55,7 @@ class SimulateTest(unittest.TestCase):
     def makespan(self, tests: Sequence[Test], gpus: int, actual: Optional[Mapping[Test, float]] = None) -> float:
         """How long a run in default order takes, if each test takes what is expected or these seconds."""
         selection = run_tests.select(tests, Options(()), History(Options(())))
-        ordered = selection.to_run("auto", pool_of(gpus))
+        ordered = selection.starting_order("auto", pool_of(gpus))
         return plan.simulate(ordered, actual or selection.estimates, pool_of(gpus), Options(()))[-1][0]
 
     def assert_near_bound(self, tests: Sequence[Test], gpus: int) -> None:

@@ -281,7 +281,7 @@ class PlacesTest(RecordCase):
     def test_a_log_dir_is_one_runs_alone(self) -> None:
         """Also one that has come back after a test has taken it away."""
         record = self.new_record()
-        with mock.patch.object(run_tests, "HELD_S", 0.1):
+        with mock.patch.object(run_tests, "LOG_DIR_WAIT_S", 0.1):
             for _ in range(2):
                 with self.assertRaisesRegex(run_tests.MachineError, "is writing to .*/logs; give this one a --log-dir"):
                     run_tests.lock_directory(self.folder + "/logs")

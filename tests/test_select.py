@@ -444,7 +444,7 @@ class Order(unittest.TestCase):
         estimates.assumed = 4.0
         selection = run_tests.Selection(tests, dict.fromkeys(chosen["deferred"], "--only"), {}, estimates,
                                         chosen["failed"])
-        return labels(test for test in selection.to_run(order, pool_of(4)) if test.label != "-")
+        return labels(test for test in selection.starting_order(order, pool_of(4)) if test.label != "-")
 
     def test_widest_first_then_longest(self) -> None:
         text = "a:1:5 b:2:1 c:1:6 d:0.5:9 e:2:2 f:1:7 g:0:5 h:0:6 i:1:7 j:1:7 k:all:1"
@@ -477,7 +477,7 @@ class Order(unittest.TestCase):
         selection = run_tests.Selection(tests, {}, {}, estimates, frozenset(tests[2:3]))
         for order, expected in (("auto", "a b c d"), ("file", "a b c d"), ("failed-first", "c a b d")):
             with self.subTest(order):
-                self.assertEqual(labels(selection.to_run(order, pool_of(1, sequential=True))), expected)
+                self.assertEqual(labels(selection.starting_order(order, pool_of(1, sequential=True))), expected)
 
     def test_chains(self) -> None:
         tests = many("a:1:1 b:1:2:a c:1:7:a d:3:4:b,c e:1:1")
@@ -497,7 +497,7 @@ class Order(unittest.TestCase):
             estimates = run_tests.Estimates({test: seconds[test] for test in rng.sample(tests, len(tests) * 3 // 4)})
             selection = run_tests.Selection(tests, {}, {}, estimates, frozenset(rng.sample(tests, 1)))
             for order in ("auto", "failed-first"):
-                started = selection.to_run(order, pool_of(rng.choice([1, 2, 8])))
+                started = selection.starting_order(order, pool_of(rng.choice([1, 2, 8])))
                 self.assertEqual(sorted(test.index for test in started), list(range(len(tests))), seed)
 
 

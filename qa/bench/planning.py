@@ -88,7 +88,7 @@ def learn(tests: Sequence[Test], durations: Durations) -> run_tests.Estimates:
 def makespan(tests: Sequence[Test], estimates: run_tests.Estimates, actual: Durations, gpus: int = SLOTS) -> float:
     """Seconds until the last test ends, when the runner expects `estimates` and tests take `actual`."""
     pool = run_tests.Pool([run_tests.Device(index, str(index)) for index in range(gpus)], gpus)
-    order = run_tests.Selection(list(tests), {}, {}, estimates).to_run("auto", pool)
+    order = run_tests.Selection(list(tests), {}, {}, estimates).starting_order("auto", pool)
     ended = simulate(order, actual, pool, run_tests.Options(()))
     if len(ended) != len(tests):
         raise AssertionError(f"{len(tests) - len(ended)} of {len(tests)} tests were never run")
