@@ -680,7 +680,8 @@ NO_TEST = (
 # A program that runs tests, or a file whose path says test, behind the interpreter that runs it.
 TEST_FILE = (
     rf"(?!-|\w+=)(?:\S*/)?(?:tests?/{NO_TEST}\S|test_\S|test\d+\.|{NO_TEST}"
-    r"(?:(?:run|smoke)_test|\S*_pytest_|(?:\S*[_/-])?(?:py|c)?tests?(?:\.\w+)?(?: |$)|(?<=/)\S*[a-z]Tests?(?: |$)))"
+    r"(?:(?:run|smoke)_test|\S*_pytest_|(?:\S*[_/-])?(?:py|c|nose|unit)?tests?(?:\.\w+)?(?: |$)"
+    r"|(?<=/)\S*[a-z]Tests?(?: |$)))"
 )
 MODULE = r"-m (?:pytest|unittest|torch\.distributed\.(?:run|launch)|[\w.]*\btest_\w+)(?: |$)"
 LOOKS_LIKE_TEST = (

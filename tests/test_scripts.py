@@ -1452,7 +1452,7 @@ class ReadingTest(unittest.TestCase):
             self.assertFalse(looks_like_test(words), words[:40])
         for words in ("env LIB=/x/lib tests/a.sh", "timeout -k5 -v -s KILL 9 pytest a", "env -u A B=1 bin/someTests",
                       "timeout $T pytest a", 'timeout "${T:-5}" tests/a', "./test -f x", "sh test -x",
-                      'bash -c "import; tests/a"'):
+                      'bash -c "import; tests/a"', "nosetests a", "build/unittests", "./unittest -v"):
             self.assertTrue(looks_like_test(words), words)
 
     def test_a_group_whose_handler_has_no_label(self) -> None:
