@@ -5043,7 +5043,11 @@ class Record:
             self.lock = lock_directory(self.log_dir)
 
     def run_end(self, results: Results, code: int, quarantined: Iterable[Sick]) -> None:
-        """Journal how the run has ended. If `--only` read `failures`, it now gets this run's alone. Raises OSError."""
+        """Journal how the run has ended. If `--only` read `failures`, it now gets this run's alone.
+
+        Raises OSError, MachineError.
+        """
+        self.restore()
         is_whole = not any(result.outcome.is_unfinished() for result in results)
         if is_whole and not self.options.fail_dir and self.options.reads(self.failures):
             failed = [each.test.label for each in results if self.options.fails(each.outcome)]
@@ -6468,17 +6472,23 @@ class Run:
         attempts = self.attempts()
         results = results_of(attempts)
         code, last = self.verdict(results)
-        with suppress(OSError, MachineError):  # the trace still gets its last lines
-            self.record.restore()
-            self.record.run_end(results, code, self.schedule.sick)
+        # The verdict is printed even if a record cannot be written, or a signal ends the logs.
+        code = exit_code_of(lambda: self.end_record(results, code)) or code
         send_signals_to(exit_by_signal)
         lines = summary(attempts, seconds, self.schedule, self.record)
-        # The verdict is printed even if --junit cannot be written, or a signal ends the logs.
         code = exit_code_of(lambda: self.record.summarise(attempts, seconds)) or code
         code = exit_code_of(lambda: self.console.finish(results, lines)) or code
         for line in last:
             self.trace.line(line, RED if code else GREEN)
         return self.trace.exit_code(code)
+
+    def end_record(self, results: Results, code: int) -> None:
+        """Journal the end. What keeps that from being written may have ended the run, and is told then."""
+        try:
+            self.record.run_end(results, code, self.schedule.sick)
+        except (OSError, MachineError):
+            if not self.schedule.failure:
+                raise
 
     def verdict(self, results: Results) -> Verdict:
         """The exit code and the last lines of the trace."""

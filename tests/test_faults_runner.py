@@ -209,6 +209,15 @@ class OutputTest(FaultCase):
         self.assertEqual((process.returncode, self.left(), b"Traceback" in out + err), (3, {}, False))
         self.assertRegex(out, rb"\nStopped, the machine failed: internal error, MemoryError")
 
+    def test_no_room_for_the_end_of_the_journal(self) -> None:
+        self.drive("def none_left(*_):", "    raise OSError(28, 'No space left on device')",
+                   "run_tests.Record.run_end = none_left")
+        self.write("tests.txt", "true\n")
+        process = self.start("tests.txt")
+        out, err = process.communicate(timeout=WAIT_S)
+        self.assertEqual((process.returncode, out.splitlines()[-1]), (3, b"All tests passed"))
+        self.assertIn(b"error: cannot write a file (No space left on device)", err)
+
     def test_no_room_for_the_state_of_the_shell(self) -> None:
         self.head = ["env", f"TMPDIR={self.folder}/logs", *self.head]
         ran = self.on_small_disk("A=$(printf %0200000d 1)\nset -u\necho $none\n")
