@@ -6100,7 +6100,11 @@ KEYWORDS: Mapping[str, Mapping[str, Any]] = {
     "lists": {"nargs": "+"},
     "-k": {"dest": "keep"},
     "--history": {"action": "append"},
-    "--fail-function": {"action": "append", "dest": "handlers", "default": ["test_fail"]},
+    "--fail-function": {
+        "action": "append",
+        "dest": "handlers",
+        "default": Options._field_defaults["handlers"],
+    },
     "--version": {"action": "version"},
 }
 LIST_OPTIONS = (  # which want to know all tests before the first one runs
