@@ -128,7 +128,8 @@ SWEEP_POLL_S = 0.02  # between two looks at what a test has left: each look take
 STACKS_S = 1.0
 CHORES_S = 1.0  # between two looks at ended orphans, at a deleted log dir, at OOM kills
 REPORT_S = 10.0  # the last part of `--deadline`, kept for sweeps and reports
-MEMORY_S = 10.0  # a GPU's memory comes back within a second of its process's end
+# The longest wait for a GPU's memory after a test that has not passed: it comes back within a second.
+MEMORY_S = 10.0
 # A GPU may hold this much more than before a test: drivers keep some; a CUDA context takes 500 MiB.
 MEMORY_MIB = 128
 # Without persistence mode nvidia-smi takes seconds; with a hung driver it never answers.
@@ -411,7 +412,7 @@ class Test(NamedTuple):
     gpus: float  # 0, a fraction below 1, a whole number, ALL_GPUS
     timeout: float  # seconds; 0: no limit
     junit: str  # absolute path of the JUnit file that it writes; empty: none
-    # When it fails, its line prints `Error: sub-test failed`, as `test_fail` would.
+    # One by one, too, a failure prints `Error: sub-test failed`, as `test_fail` would; beside others all failures do.
     announces: bool
     # It is pytest: if it leaves no good JUnit file, it has died, whatever its status.
     is_pytest: bool = False
@@ -3217,7 +3218,7 @@ class Health:
         return int(found.group(1)) - self.used[device]
 
     def examine(self, lease: Lease) -> Iterator[Sick]:
-        """Wait, at most MEMORY_S, until a test's GPUs have their memory back; yields the GPUs that are not well.
+        """Wait until a test's GPUs have their memory back, for MEMORY_S at most; yields the GPUs that are not well.
 
         The memory of a GPU of which the test had only a share is not waited for: other tests may hold it.
         """
@@ -3488,6 +3489,11 @@ class Schedule:
     `tests` come in starting order. A test is `waiting` until it starts or is concluded. Once its `after` lets it start,
     it also stands in a line with the tests of the same need and locks. Whatever may start and fits starts at once, the
     first in starting order first.
+
+    A test waits although a GPU is free: here for its `after`, for tests above its barrier, for a lock, or since the run
+    is to end; in Pool.take for more GPUs, shares or CPU slots than are free, and for a test that has the machine to
+    itself. A test that has ended keeps its GPUs until its leftovers have ended and its memory has come back
+    (Host.run_process). In a script it waits moreover for what ScriptRun.scout_at_test says.
     """
 
     failure = ""  # why the machine cannot go on
@@ -4738,7 +4744,8 @@ QUOTING_LINE = (
     r"^(?:$|>|\+ |[A-Z_]+=|=* ?\d+ (?:failed|passed|errors?)\b.* in [\d.]+s)"
     r"|UserWarning:|\b(?:PASSED|SKIPPED|XFAIL)\b|^\[ +(?:OK|RUN) +\]"
 )
-ERROR_LINES = (  # the first pattern that matches any line gives the cause: the last line that it matches
+# The first of these patterns that matches any line of the log counts; the last line that it matches is the cause.
+ERROR_LINES = (
     # pytest puts `E` before the exception, and before each further line of its message
     r"^E +((?:\w+\.)*\w*(?:Error|Exception|Exit|Failed|Failure|Interrupt|Timeout)\b.*)$",
     r"^E +(assert .*)$",
@@ -5410,7 +5417,10 @@ def open_trace(color: str) -> Trace:
 
 
 class Fold(NamedTuple):
-    """How a CI service folds a part of its page away. GitLab's names are of letters, digits and `_.-` alone."""
+    """How a CI service folds a part of its page away. GitLab's names are of letters, digits and `_.-` alone.
+
+    What a service obeys is kept out of logs by FORGED, and out of the runner's own lines by `without_ci_commands`.
+    """
 
     variable: str  # of the environment, set by the service alone
     begin: str
