@@ -48,8 +48,8 @@ The file reads in the order in which data flows:
    10  command line     options, the run, main
    11  scripts          bash runs a script and hands its tests over: reader, hook, shell, run, trace
 
-The main thread alone decides and prints. A pool thread waits for its one child and posts events to one
-queue; so does the signal handler.
+The main thread alone decides and prints, but for warnings of what nvidia-smi says. A pool thread waits for its one
+child and posts events to one queue; so does the signal handler.
 """
 
 from __future__ import annotations
