@@ -6908,6 +6908,14 @@ def files_of(node: Node, operators: str = "[^<]*[<>](?!<)") -> List[str]:
     ]
 
 
+def place_of(line: int, node: Node) -> Tuple[int, str]:
+    """By what a command is known: its line and words, without blanks where bash 5.2 lays out a `$(…)` anew."""
+    text = " ".join(words_of(node))
+    if re.search(SUBSHELL, text):
+        text = re.sub(r"[\s;]", "", text)
+    return line, text
+
+
 def label_word(handler: Node) -> str:
     """The bash word for the label that a handler gets: variables in it expand, unless more than that could happen."""
     text = "".join(handler.words[1:2])
@@ -6998,7 +7006,7 @@ class ScriptFile:
         self.by_place: Dict[Any, List[Site]] = defaultdict(list)
         for site in self.sites:
             for line in self.lines_of(site.node, site.node.text):
-                self.by_place[(line, *words_of(site.node))].append(site)
+                self.by_place[place_of(line, site.node)].append(site)
 
     def line_of(self, offset: int) -> int:
         return bisect_right(self.breaks, offset) + 1
@@ -7017,11 +7025,11 @@ class ScriptFile:
             where = "head"
         inside = list(walk(substituted_commands(text)))
         for line in self.lines_of(node, text):
-            self.ways[(line, *words_of(node))] |= ways
+            self.ways[place_of(line, node)] |= ways
             if node.name == "eval":  # the commands in its words have its line, too
                 self.ways[line, node.name] |= ways
             for inner in inside:
-                self.ways[(line, *words_of(inner))].add(where)
+                self.ways[place_of(line, inner)].add(where)
 
     def is_filter(self, node: Node, head: Node, before_pipeline: int) -> bool:
         """Whether the scout takes a command for a filter, which passes: below the first test, most of FILTERS.
@@ -8149,7 +8157,7 @@ class Script:
         node.text = text  # with its here-document
         code = self.code_of(self.add(Site(file, line, node)), functions)
         in_eval = file.ways[line, "eval"]  # there may be a pipe behind it
-        ways = file.ways[(line, *words_of(node))] or in_eval or {"value"}
+        ways = file.ways[place_of(line, node)] or in_eval or {"value"}
         inside = ways & {"value", "head"}
         if code == "calm":
             return code
@@ -8199,7 +8207,7 @@ class Script:
             waits = f"_rt_meets {command.number}; "
         if node.kind:  # the head of a loop
             return waits or self.calm_code(command)
-        sites = file.by_place[(line, *words_of(node))]
+        sites = file.by_place[place_of(line, node)]
         # Of several with the same words on a line it is not known to which one bash has come.
         if len(sites) == 1 and not (self.options.tests and (is_function or node.name in CALM)):
             return waits + self.test_code(sites[0]._replace(line=line, node=node))

@@ -22,7 +22,7 @@ from typing import Any, Counter, Dict, List, Mapping, Sequence, Set, Tuple
 from xml.etree import ElementTree
 
 from run_tests import (
-    ASK, LOOKS_LIKE_TEST, Options, Script, ScriptFile, paths_of, read_program, words_of)
+    ASK, LOOKS_LIKE_TEST, Options, Reader, Script, ScriptFile, paths_of, place_of, read_program, words_of)
 from tests.support import SOON, WAIT_S, Fifo, Ran, lines_of, remarks
 from tests.test_faults import Ended, FaultCase
 from tests.test_script_equivalence import PROGRAMS, STUB, Case, EquivalenceCase, Trace, events_of
@@ -1434,8 +1434,12 @@ class ReadingTest(unittest.TestCase):
         self.assertEqual([(site.attributes.gpus, site.attributes.timeout) for site in file.sites],
                          [(2, None), (None, None), (None, 300), (None, 300), (0, 300)])
         self.assertEqual(file.filters, {("tee", "c.log"): False, ("tail", "-1"): True})
-        words = words_of(file.sites[0].node)
-        self.assertEqual([file.by_place[(line, *words)] for line in (1, 2, 3)], [file.sites[:1], file.sites[:1], []])
+        node = file.sites[0].node
+        self.assertEqual([file.by_place[place_of(line, node)] for line in (1, 2, 3)], [file.sites[:1]] * 2 + [[]])
+        # As bash 5.2 and later lay it out.
+        _, file = self.read("pytest $(cat a 2>b|c;d) <(e&&f)")
+        (node,) = Reader("pytest $(cat a 2> b | c; d) <(e && f)").nodes
+        self.assertEqual(file.by_place[place_of(1, node)], file.sites)
 
     def test_a_long_word_is_read_in_linear_time(self) -> None:
         """As of a file inside a script, by base64: in a second, else in an hour."""
@@ -1470,7 +1474,7 @@ class ReadingTest(unittest.TestCase):
                             "pytest d || test_fail d; pytest d || test_fail e")
         self.assertEqual((file.obstacle, file.one_by_one), ("test.sh:3: a block writes log", 2))
         self.assertEqual([told.partition(" in ")[0] for told in file.mistakes], ["test.sh:4: unknown key 'gpsu'"])
-        self.assertEqual(len(file.by_place[(5, "pytest", "d")]), 2)       # which of them it is
+        self.assertEqual(len(file.by_place[5, "pytest d"]), 2)       # which of them it is
 
     def test_kinds_of_commands(self) -> None:
         """By their words; tests by their place, too, where handlers tell them."""
