@@ -8456,6 +8456,8 @@ class ScriptRun(Run):
             self.record.attempt_end(result)
         self.console.concluded(result)
         test = result.test
+        if result.leaked:
+            warn(f"{test.where}: {test.label} left {first_of(result.leaked)}")
         self.busy.pop(test, None)
         self.ended[test] = len(self.tests)
         if test in self.shell_waits_for:

@@ -301,6 +301,11 @@ class OptionsTest(FaultCase):
                                   if record["label"] == "a"], [1])
                 if gpus == "0,1":
                     self.assertIn("leaked: 1 process", ran.text)
+        for gpus in ("0", "0,1"):       # of a script, which has no summary
+            self.write("test.sh", "bash -c 'setsid $NAP & sleep 0' || test_fail a\n")
+            process = self.start("test.sh", gpus=gpus)
+            _, err = process.communicate(timeout=WAIT_S)
+            self.assertRegex(err.decode(), r"run_tests\.py: test\.sh:1: a left \w+ \(pid \d+\)\n")
 
     def test_flaky(self) -> None:
         once = ONCE.format("echo 'E  ValueError: x]]>'; exit 1")
