@@ -8985,6 +8985,12 @@ class ScriptRun(Run):
         key = " ".join(written)
         if not ARGUMENTS.isdisjoint(written):
             key = text
+        for word in words:
+            if re.match(MASK, word):
+                warn_once(
+                    f"{site.where}: `{word}` in the words of a test chooses GPUs that others may use; write it in "
+                    "front of the command: the test gets as many as it names"
+                )
         variable = [*self.machine.readers, CUDA][0].variable
         mask = to_text(program.environment.get(to_bytes(variable), b""))
         job = self.job_of(call)

@@ -460,7 +460,9 @@ class FeatureTest(ScriptCase):
             "python3 distributed_1 || test_fail one #: gpus=1", "ctest all", "N=3",
             "python3 launch.distributed --nproc_per_node=$N || test_fail e", 'run() { "$@" || test_fail "$2"; }',
             "run python3 run --num_gpus 2", "mpirun -np $N p || test_fail p",
-            "D=distributed; python3 q --log=$D/x || test_fail q"), gpus="4,5,6,7")
+            "D=distributed; python3 q --log=$D/x || test_fail q",
+            "env CUDA_VISIBLE_DEVICES=0 python3 own || test_fail own"), gpus="4,5,6,7")
+        self.assertEqual(ran.err.count("`CUDA_VISIBLE_DEVICES=0` in the words of a test chooses GPUs that others"), 1)
         masks = {words.split()[1]: environ["CUDA_VISIBLE_DEVICES"] for words, environ in self.environs(ran).items()}
         self.assertEqual((masks["wide"], masks["none"], len(masks["two"])), ("4,5,6,7", "", 3))
         self.assertEqual((masks["all"], len(masks["a"]), len(masks["b"])), ("4,5,6,7", 1, 1))
