@@ -1747,7 +1747,8 @@ def check_use(test: TestLine, nodes: Nodes, known: Functions) -> None:
     if any(node.name == "test_fail" for node in calls):
         raise BadValue(
             '`test_fail` is understood only at the end of a whole command: command || test_fail "label"; '
-            "of a loop or an `if` that is behind its `done` or `fi`, of a function behind its call"
+            "of an `if` that is behind its `fi`, of a function behind its call, of a loop behind its `done`, with "
+            "`|| exit 1` behind the command inside it"
         )
     if test.is_target and nodes[0].lead:
         raise BadValue(
@@ -6589,7 +6590,8 @@ def choose(tests: Tests, options: Options) -> Selection:
     lost -= {test.origin for test in tests}
     if lost:
         warn(
-            f"{counted(len(lost), 'label')} of --only or --known-failures without a test here: {first_of(sorted(lost))}"
+            f"{counted(len(lost), 'label')} of --only or --known-failures without a test here: "
+            f"{first_of(sorted(lost))}; --list shows labels"
         )
     return select(tests, options, history)
 
@@ -8778,7 +8780,9 @@ class ScriptRun(Run):
         node = command.node
         if tells:
             if number in self.past:  # perhaps in a subshell that never tells
-                self.on_lost(f"bash has not told the end of {command.described}")
+                self.on_lost(
+                    f"bash has not told the end of {command.described}; `bash -c` around it helps"
+                )
             self.past.add(number)
         is_awaited = any(each is command for each, _ in self.held.values())
         if acts(node):

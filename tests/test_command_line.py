@@ -364,7 +364,8 @@ class Excuses(CommandLineCase):
         text = "false #: label='a b'\ntrue #: label=c\nfalse --junitxml=logs/d.xml #: label=d\n"
         ran = self.run_list(text, "--known-failures", "known.txt")
         self.check(ran, 1, {"a b": "failed as known", "c": "passed", "d": "failed"})
-        self.assertEqual(ran.err, "run_tests.py: 1 label of --only or --known-failures without a test here: gone\n")
+        self.assertEqual(ran.err, "run_tests.py: 1 label of --only or --known-failures without a test here: gone; "
+                                  "--list shows labels\n")
         self.assertIn("a b on GPU 0 [failed as known, exit 1, issue 7 # of ours, known.txt:3, ", ran.text)
         self.assertIn("\npasses, though known to fail (issue 8, known.txt:4): c\n", ran.text)
         self.write("known.txt", "a b # issue 7\nd # issue 8\n")

@@ -407,7 +407,8 @@ class OnlyTest(RunnerCase):
 
     def test_what_names_nothing_is_told(self) -> None:
         self.assertEqual(self.warnings("a", "lost", "gone", "# no label", "b (run 2)"), (
-            "run_tests.py: 2 labels of --only or --known-failures without a test here: gone, lost\n"))
+            "run_tests.py: 2 labels of --only or --known-failures without a test here: gone, lost; --list shows "
+            "labels\n"))
         lost = [f"x{number}" for number in range(10, 25)]
         self.assertIn("15 labels of --only or --known-failures without a test here: "
                       "x10, x11, x12, x13, x14, x15, x16, x17, x18, x19 … with 5 more", self.warnings("a", *lost))

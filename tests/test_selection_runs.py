@@ -434,7 +434,8 @@ class Only(SelectionCase):
         self.write("few.txt", "c\ngone\n")
         ran = self.run_list(ONLY_LIST, "--only", "few.txt", "--message", "Fix\n\n[ci a_s asan quux]")
         self.assertEqual((ran.code, self.passed(ran), ran.err), (
-            0, "b c", "run_tests.py: 1 label of --only or --known-failures without a test here: gone\n"))
+            0, "b c", "run_tests.py: 1 label of --only or --known-failures without a test here: gone; "
+            "--list shows labels\n"))
         ran = self.run_list(ONLY_LIST, "--only", "few.txt", "--message", "[ci all]")
         self.assertEqual(self.passed(ran), "a b build c test_sanity")
         self.assertFalse(os.path.exists(ran.path("logs/deferred.txt")))
