@@ -1117,7 +1117,8 @@ def is_infallible(node: Node) -> bool:
         return node.has(CHANGES_IN_SUM)
     if not node.words:
         return not node.has(RUNS_INSIDE)
-    if node.has(r"^find .*-exec(?:dir)? (?!rm |cp |mv |chmod ).*\\;"):  # `-exec … +` does count
+    # `-exec … +` does count.
+    if node.has(r"(?s)^find .*-exec(?:dir)? (?!rm |cp |mv |chmod ).*(?:\\;|';'|\";\")"):
         return True
     return node.name in INFALLIBLE or head_of(node) in ("wait", "exit 0", "return 0")
 
