@@ -1986,6 +1986,7 @@ _rt_test() {     # a test: its line, its words as bash has them, the positional 
 declare -F test_fail >/dev/null || test_fail() {
   builtin echo '`test_fail` or `run_test` in a file that it sources; name that file as a list of its own'
   _rt_failed=1
+  ((BASHPID == $$))      # in a subshell, the status alone tells
 }
 declare -F run_test >/dev/null || run_test() { test_fail; }
 _rt_end() {

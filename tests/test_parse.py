@@ -1141,8 +1141,9 @@ class State(ParseCase):
             self.assert_mistake(f"{state}\ntrue\n", 1, "this shell state fails with status 1")
         self.write("k.sh", "set -k\n")
         self.assert_mistake(". ./k.sh\ntrue\n", 1, "`set -k`")
-        for line in ("false || test_fail a", "true; run_test '' x.xml tests/test_a.py a"):
-            self.write("list.txt", f"{line}\ntrue\n")
+        for line in ("false || test_fail a\ntrue", "true; run_test '' x.xml tests/test_a.py a\ntrue",
+                     "(false || test_fail a)"):
+            self.write("list.txt", f"{line}\n")
             self.assert_mistake("source ./list.txt\ntrue\n", 1, "in a file that it sources; name that file")
         self.write("x.sh", "test_fail() { echo $1; }\nfalse || test_fail a\n")
         self.assertEqual(len(self.parse("source ./x.sh\ntrue\n")), 1)
