@@ -688,8 +688,8 @@ MODULE = r"-m (?:pytest|unittest|torch\.distributed\.(?:run|launch)|[\w.]*\btest
 LOOKS_LIKE_TEST = (
     r"(?:(?:\S*/)?(?:pytest|py\.test|ctest|torchrun|mpirun|mpiexec)|\$\{?(?:PYTEST|TORCHRUN|MPIRUN)\}?)(?: |$)"
     rf"|(?:\S*/)?(?:python[\d.]*|\$\{{?(?:PY|py)\S*|bash|sh) (?:(?:.* )?{MODULE}"
-    r"|(?:-[XWO] ?\S+ |-(?!m)\S+ )*(?:(?<=c )(?!import [\w., ]+$)(?:.* )?|-m (?:torch|coverage)\S* (?:.* )?)?"
-    rf"{TEST_FILE})"
+    r"|(?:-[XWO] ?\S+ |-(?!m)\S+ )*(?:(?<=c )(?!import (?:[\w., ]|; import )+$)(?:.* )?"
+    rf"|-m (?:torch|coverage)\S* (?:.* )?)?{TEST_FILE})"
     rf"|(?:deepspeed|accelerate) (?:.* )?(?:{MODULE}|{TEST_FILE})|(?:\S+ )?{MODULE}|(?!test ){TEST_FILE}"
 )
 # A command that most likely runs tests: if its failure is lost, the user is told.

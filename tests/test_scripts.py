@@ -1454,11 +1454,11 @@ class ReadingTest(unittest.TestCase):
         looks_like_test = Options(["test.sh"]).looks_like_test
         for words in ("env LIB=/x/tests/lib ./tool", "timeout -k 5 9 ./tool", f"env LIB={'/x/lib:' * 9000} ./tool",
                       f"timeout {'-k5 ' * 90} ./tool", "test -f x", "timeout 9 test -f x",
-                      'python3 -c "import pytest"', "python -c 'import a, my_test'"):
+                      "python3 -c import pytest", "python -c import a, my_test", "python -c import a; import my_test"):
             self.assertFalse(looks_like_test(words), words[:40])
         for words in ("env LIB=/x/lib tests/a.sh", "timeout -k5 -v -s KILL 9 pytest a", "env -u A B=1 bin/someTests",
                       "timeout $T pytest a", 'timeout "${T:-5}" tests/a', "./test -f x", "sh test -x",
-                      'bash -c "import; tests/a"', "nosetests a", "build/unittests", "./unittest -v"):
+                      "bash -c import; tests/a", "nosetests a", "build/unittests", "./unittest -v"):
             self.assertTrue(looks_like_test(words), words)
 
     def test_a_group_whose_handler_has_no_label(self) -> None:
