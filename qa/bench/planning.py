@@ -66,7 +66,7 @@ Durations = Mapping[Test, float]
 def make_test(index: int, gpus: int) -> Test:
     """A test of the runner's of which only place, need and key matter here."""
     return Test(index=index, key=f"{index:012x}", label=f"t{index}", stem=f"t{index}", file="", line=index, command="",
-                shell=run_tests.Snapshot("", None), preface=b"", attributes=run_tests.Attributes(), barrier=0,
+                shell=run_tests.Snapshot(""), preface=b"", attributes=run_tests.Attributes(), barrier=0,
                 gpus=float(gpus), timeout=0, junit="", announces=False)
 
 
