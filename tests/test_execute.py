@@ -77,7 +77,7 @@ class ProcessCase(RunnerCase):
         attempt = Attempt(a_test(**values), Lease((), 0), 1, 0.0)
         attempt.deadline = 1e9
         attempt.process, attempt.log = Process(self.reaper), os.path.join(self.folder, log)
-        host = run_tests.Host(run_tests.Machine(), self.reaper)
+        host = self.host = run_tests.Host(run_tests.Machine(), self.reaper)
         host.oom_kills = run_tests.oom_kills()
         with mock.patch.object(host, "job", lambda *_: job):
             end = self.threads.submit(host.run_attempt, attempt).result()
@@ -374,7 +374,6 @@ class StreamsTest(ProcessCase):
         exited = self.event(self.job("echo told"), "gone/far/x.log")
         self.assertEqual((exited.status, self.read("gone/far/x.log")), (0, b"told\n"))
 
-
     def test_the_oom_killer_has_killed_since(self) -> None:
         """A kill is taken for this test's own, and for no other test's."""
         cases = {("kill -9 $$", 1): run_tests.OOM_KILLED.text, ("exit 137", 1): run_tests.OOM_KILLED.text,
@@ -384,7 +383,8 @@ class StreamsTest(ProcessCase):
             with self.subTest(script=script, kills=kills), \
                     mock.patch.object(run_tests, "oom_kills", lambda counts=counts: next(counts)):
                 exited = self.event(self.job(f"echo CUDA out of memory; {script}"))
-                self.assertEqual(exited.cause.text, cause)
+                told = cause == run_tests.OOM_KILLED.text
+                self.assertEqual((exited.cause.text, self.host.oom_kills), (cause, 5 + kills * told))
 
 
 class BashTextTest(ProcessCase):
