@@ -375,7 +375,7 @@ class Snapshot(NamedTuple):
     """The state of a shell at one place of a list or script, from which a test starts."""
 
     directory: str
-    environment: Mapping[bytes, bytes] = os.environb  # what is exported: by default, to us
+    environment: Mapping[bytes, bytes] = os.environb  # what is exported; by default the runner's own
     prelude: str = ""  # a file of bash that sets all else; empty: there is nothing else
 
     def __repr__(self) -> str:
