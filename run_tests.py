@@ -375,7 +375,9 @@ class Snapshot(NamedTuple):
     """The state of a shell at one place of a list or script, from which a test starts."""
 
     directory: str
-    environment: Mapping[bytes, bytes] = os.environb  # what is exported; by default the runner's own
+    environment: Mapping[bytes, bytes] = (
+        os.environb
+    )  # what is exported; by default the runner's own
     prelude: str = ""  # a file of bash that sets all else; empty: there is nothing else
 
     def __repr__(self) -> str:
@@ -658,6 +660,11 @@ NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
 # An operator and a command that are taken to pass on the failure before them, as `|| exit 1` and `; exit` do, but not
 # `|| exit 256`: that is 0 to bash.
 PASSES_FAILURE_ON = r"\|\|(?!(?:exit|return)\s+(?:0|256\b))|;(?:exit|return)(?!\s+(?:0|256\b))"
+# A `find` that does not tell how the program ends which it runs by `-exec … ;` (by `-exec … +` it does).
+FINDS_ALONE = (
+    rf"(?s)(?:^|[ /])find .*-exec(?:dir)? (?!(?:chmod|{'|'.join(UTILITIES)}) )"
+    r".*(?:\\;|';'|\";\")"
+)
 # A command that repeats the status of the one before it.
 REPEATS_STATUS = r"(?:exit|return)(?: \"?\$\{?\?\}?\"?)?$"
 # An operator and a command that always fails, so that no failure before it is hidden.
@@ -1117,8 +1124,7 @@ def is_infallible(node: Node) -> bool:
         return node.has(CHANGES_IN_SUM)
     if not node.words:
         return not node.has(RUNS_INSIDE)
-    # `-exec … +` does count.
-    if node.has(r"(?s)^find .*-exec(?:dir)? (?!rm |cp |mv |chmod ).*(?:\\;|';'|\";\")"):
+    if node.has(FINDS_ALONE):
         return True
     return node.name in INFALLIBLE or head_of(node) in ("wait", "exit 0", "return 0")
 
@@ -4953,8 +4959,9 @@ class Record:
         path = options.deferred_path
         if path:
             clear_name(path)
-            for label in dict.fromkeys(test.origin for test in selection.deferred):
-                self.append(path, to_bytes(f"{label}\n"))
+            labels = dict.fromkeys(f"{test.origin}\n" for test in selection.deferred)
+            if labels:
+                self.append(path, to_bytes("".join(labels)))
 
     def is_ours(self, path: str) -> bool:
         """Whether a file lies in the log dir, where nothing is a user's."""
