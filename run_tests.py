@@ -7002,7 +7002,7 @@ class ScriptFile:
         # By name of a variable, the commands that may use it: their text has that name.
         self.commands_by_name: Dict[str, List[Node]] = defaultdict(list)
         # By line and words of each command, how it stands: the operator behind it, `!` before it, `if` or `while` in a
-        # condition, `<` behind a pipe, `job` in a job, and `value` in a `$(…)`, `head` in that of a loop's head.
+        # condition, else `plain`; `<` behind a pipe, `job` in a job; `value` in a `$(…)`, `head` in that of a loop.
         self.ways: Dict[Any, Set[str]] = defaultdict(set)
         # By line, what `#:` says of it, or above it of all lines below.
         self.attributes: Dict[int, Attributes] = defaultdict(Attributes)
@@ -7029,7 +7029,7 @@ class ScriptFile:
 
     def note_ways(self, node: Node, lead: str, text: str, runs_beside: bool) -> None:
         """Note how a command stands, behind what `lead` of its pipeline, and those in its `$(…)`."""
-        ways = {node.after, lead, node.check}
+        ways = {node.after, lead, node.check, "plain" * (not (lead or node.check))}
         ways |= {"<" * (node.before in PIPES), "job" * runs_beside}
         where = "value"
         if node.kind:
@@ -8178,7 +8178,8 @@ class Script:
             code = f"_rt_joins=perhaps; {code}"
         elif in_eval:
             code = f"_rt_joins=$_rt_pipes; {code}"
-        checks = "".join(ways & {"!", "if", "while"})
+        # Of equal commands on one line it is not known which has run.
+        checks = "".join(ways & {"!", "if", "while"}) * ("plain" not in ways)
         code = f"_rt_checks[_rt_depth]={checks}; {code}"
         if "<" in ways and can_fail(node):
             code = f"_rt_gets={node.name}; {code}"

@@ -879,6 +879,7 @@ f() { if [ -f nope ]; then pytest x; fi; }⏎f ¦ f() { while [[ -f nope ]]; do 
 f() { [ -f nope ]; }⏎g() { if f; then pytest x; elif x=$(cat nope); then pytest x; fi; }⏎g
 f() { ! grep -q nope v.txt; }⏎g() { if f; then pytest d; fi; }⏎g ¦ f() { ! ls | grep -q nope; }⏎f && pytest d
 ! [[ -f nope ]] || pytest x ¦ if ! [[ -f v.txt ]]; then pytest x; else pytest d; fi ¦ ! (( $(cat v.txt) )) || pytest d
+f() { if grep -q 1 v.txt; then :; fi; grep -q 1 v.txt; }⏎f && pytest d
 f() { if ! cat nope; then pytest d; fi; }⏎f ¦ f() { until grep -q 1 v.txt; do pytest x; done; }⏎f && pytest d
 """
 
