@@ -375,9 +375,8 @@ class Snapshot(NamedTuple):
     """The state of a shell at one place of a list or script, from which a test starts."""
 
     directory: str
-    environment: Mapping[bytes, bytes] = (
-        os.environb
-    )  # what is exported; by default the runner's own
+    # What is exported; by default the runner's own.
+    environment: Mapping[bytes, bytes] = os.environb
     prelude: str = ""  # a file of bash that sets all else; empty: there is nothing else
 
     def __repr__(self) -> str:
@@ -3690,7 +3689,6 @@ class Schedule:
             in_vain = Outcome.BLOCKED  # what becomes of tests that wait for a pass of this one
             if ended.outcome is Outcome.SKIPPED:
                 in_vain = Outcome.SKIPPED
-            reason = f"waits for {test.label}, which did not pass"
             # `followers[test]` would keep an empty list for each of 10,000 tests.
             for follower in self.followers.get(test, ()):
                 if follower not in self.waiting:
@@ -3700,6 +3698,7 @@ class Schedule:
                     self.line_up(follower)
                 else:
                     del self.waiting[follower]
+                    reason = f"waits for {test.label}, which did not pass"
                     results.append(Result(follower, in_vain, reason=reason))
         if self.options.fail_fast and any(self.options.fails(end.outcome) for end in results):
             self.stop()
@@ -5068,9 +5067,10 @@ class Record:
         is_whole = not any(result.outcome.is_unfinished() for result in results)
         if is_whole and not self.options.fail_dir and self.options.reads(self.failures):
             failed = [each.test.label for each in results if self.options.fails(each.outcome)]
-            with whole_file(self.failures, is_ours=True) as file:
-                file.writelines(to_bytes(f"{label}\n") for label in failed)
-            if not failed:
+            if failed:
+                with whole_file(self.failures, is_ours=True) as file:
+                    file.writelines(to_bytes(f"{label}\n") for label in failed)
+            else:
                 clear_name(self.failures)
         for path in self.appended:
             self.append(path, b"")  # restores it, if a test has deleted it
