@@ -6495,13 +6495,15 @@ class Run:
         seconds = self.console.age()
         attempts = self.attempts()
         results = results_of(attempts)
-        code, last = self.verdict(results)
+        verdict, last = self.verdict(results)
         # The verdict is printed even if a record cannot be written, or a signal ends the logs.
-        code = exit_code_of(lambda: self.end_record(results, code)) or code
+        code = exit_code_of(lambda: self.end_record(results, verdict)) or verdict
         send_signals_to(exit_by_signal)
         lines = summary(attempts, seconds, self.schedule, self.record)
         code = exit_code_of(lambda: self.record.summarise(attempts, seconds)) or code
         code = exit_code_of(lambda: self.console.finish(results, lines)) or code
+        if code and not verdict:
+            last.append(f"The run's records or output are not whole: exit code {code}, see stderr")
         for line in last:
             self.trace.line(line, RED if code else GREEN)
         return self.trace.exit_code(code)

@@ -215,7 +215,8 @@ class OutputTest(FaultCase):
         self.write("tests.txt", "true\n")
         process = self.start("tests.txt")
         out, err = process.communicate(timeout=WAIT_S)
-        self.assertEqual((process.returncode, out.splitlines()[-1]), (3, b"All tests passed"))
+        self.assertEqual((process.returncode, out.splitlines()[-2]), (3, b"All tests passed"))
+        self.assertIn(b"not whole: exit code 3", out.splitlines()[-1])
         self.assertIn(b"error: cannot write a file (No space left on device)", err)
 
     def test_no_room_for_the_state_of_the_shell(self) -> None:
