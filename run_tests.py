@@ -674,10 +674,10 @@ LOOKS_BACK = (
 )
 # Commands in front of another one.
 PREFIXES = (
-    r"(?:(?:command|exec|nohup|(?:nice|numactl|setsid|srun|stdbuf|taskset|xvfb-run)(?: [-\d]\S*)*"
-    r"|env(?: -u ?\S+| -(?!u)\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -[ks] ?\S+| -(?![ks])\S+)* [^\s-]\S*"
-    r"|(?:uv|(?:\S*python[\d.]* -m )?coverage|poetry) run(?: [-$]\S+"
-    r"| --?(?:con|data|dir|env|extra|group|in|om|only|p|rc|so|with)[\w-]* [^\s$-]\S*)*) )*"
+    r"(?:(?:command|exec|nohup|(?:nice|numactl|setsid|stdbuf|taskset|xvfb-run)(?: [-\d]\S*)*|env"
+    r"(?: -u ?\S+| -(?!u)\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -(?:[ks]|-signal|-kill-after)[ =]?\S+| -(?![ks])\S+)*"
+    r" [^\s-]\S*|srun(?: -[ACGJNTcmnptwx] ?\S+| -(?![ACGJNTcmnptwx])\S+)*|(?:uv|(?:\S*python[\d.]* -m )?coverage"
+    r"|poetry) run(?: [-$]\S+| --?(?:con|data|dir|env|extra|group|in|om|only|p|rc|so|with)[\w-]* [^\s$-]\S*)*) )*"
 )
 # Not the name of a program that stands among tests but prepares them or evaluates their results.
 NO_TEST = (
@@ -6503,7 +6503,9 @@ class Run:
         code = exit_code_of(lambda: self.record.summarise(attempts, seconds)) or code
         code = exit_code_of(lambda: self.console.finish(results, lines)) or code
         if code and not verdict:
-            last.append(f"The run's records or output are not whole: exit code {code}, see stderr")
+            last.append(
+                f"The run's records or output are not whole: exit code {code}, see stderr"
+            )
         for line in last:
             self.trace.line(line, RED if code else GREEN)
         return self.trace.exit_code(code)
