@@ -7815,8 +7815,6 @@ class ScriptShell:
 
     kept = -1  # the descriptor of the log, once the shells start
     status = EXIT_MACHINE  # the exit status, as `$?` has it
-    # The error that ended it: it could not be started, its output not be written.
-    fault: Exception | None = None
     thread: threading.Thread | None = None  # which runs the shells
 
     def __init__(self, job: Job, reaper: Reaper, post: Callable[[Any], None]) -> None:
@@ -7885,7 +7883,7 @@ class ScriptShell:
                 status = process.close()
             self.status = shell_status(status)
         except Exception as error:
-            self.fault = error
+            self.post(error)
         finally:
             os.close(self.end)
 
@@ -7897,23 +7895,21 @@ class ScriptShell:
         for descriptor in (self.output, *self.asked, self.over):
             poll.register(descriptor, 1)  # POLLIN
         is_over = False
-        while not is_over:
-            events = dict(poll.poll())
-            is_over = self.over in events
-            try:
+        try:
+            while not is_over:
+                events = dict(poll.poll())
+                is_over = self.over in events
                 self.keep()
                 for pipe in events.keys() & self.asked:
                     self.post_whole(pipe)
-            except Exception as error:  # a thread that dies in silence would hang the run
-                self.fault = error
-                self.process.signal(SIGKILL)
-        for rest in self.asked.values():
-            printed = rest.rpartition(b"\0")[2]
-            # What a trap has printed into a question that never ended.
-            os.write(self.stream, printed)
-        with suppress(Exception):
+            for rest in self.asked.values():
+                printed = rest.rpartition(b"\0")[2]
+                # What a trap has printed into a question that never ended.
+                os.write(self.stream, printed)
             self.keep()
-        self.post(Asked(["", "", "", "end"]))
+            self.post(Asked(["", "", "", "end"]))
+        except Exception as error:  # a thread that dies in silence would hang the run
+            self.post(error)
 
     def post_whole(self, pipe: int) -> None:
         """Post the questions that have come whole. Raises OSError."""
@@ -7939,7 +7935,10 @@ class ScriptShell:
                     data = data[written:]
 
     def answer(self, question: Question, code: str) -> None:
-        """Answer a shell's question with bash code. Nothing happens if the shell has been killed meanwhile."""
+        """Answer a shell's question with bash code. Nothing happens if the shell has been killed meanwhile.
+
+        Raises OSError, MachineError.
+        """
         reply, number = question
         try:
             descriptor = os.open(reply, os.O_WRONLY | os.O_NONBLOCK)
@@ -7947,14 +7946,12 @@ class ScriptShell:
             with open(descriptor, "wb") as pipe:
                 pipe.write(to_bytes(f"\2{number} {code}\0"))
         except FileNotFoundError:
-            self.fault = MachineError(
+            raise MachineError(
                 f"the pipes to the script's shell are gone from {self.folder}; let nothing clean TMPDIR"
-            )
-            self.process.signal(SIGKILL)
+            ) from None
         except OSError as error:
             if error.errno not in (errno.ENXIO, errno.EPIPE):  # else nobody reads it any more
-                self.fault = error
-                self.process.signal(SIGKILL)
+                raise
 
 
 # A test as a shell tells of it.
@@ -8452,7 +8449,9 @@ class ScriptRun(Run):
                 self.shown = self.trace.copy(f"/dev/fd/{self.shell.kept}", self.shown)
 
     def handle(self, event: Any) -> None:
-        """Note what has happened, and do what follows from it."""
+        """Note what has happened, and do what follows from it. Raises the error of a thread that hears the shells."""
+        if isinstance(event, Exception):
+            raise event
         if isinstance(event, Asked):
             number, reply, self.role, kind, *fields = event.words  # `role`: which shell asks
             self.question = reply, number
@@ -8880,7 +8879,7 @@ class ScriptRun(Run):
         warn(f"{self.name}: {why}")
 
     def on_end(self) -> None:
-        """Bash has ended. Raises OSError where it could not be started, or what it printed not be kept."""
+        """Bash has ended."""
         self.expects_more = False
         self.held.clear()
         self.end_jobs()
@@ -8891,8 +8890,6 @@ class ScriptRun(Run):
             del self.schedule.waiting[test]
         if not self.has_failed:
             self.note_ahead(f"{self.name}, which has not come to it", has_parted=True)
-        if self.shell.fault:
-            raise self.shell.fault
 
     def end_jobs(self) -> None:
         """End the tests that the script has left as jobs."""
