@@ -7224,13 +7224,13 @@ class ScriptFile:
 #   scout  wait    number of a command, or of a test that it          bash: what that has changed in the shell, once
 #                  cannot start; 1 if it reports that test next       it has ended there
 #   scout  lost    what it cannot go through                          no answer: it is ended
-#   shell  past    number and turn, status, folder, variables         no answer: a command has ended that is no test
-#   shell  passed  number, status                                     no answer: a filter has ended
+#   shell  past    number and turn, folder, variables, status         no answer: a command has ended that is no test
+#   shell  passed  status                                             no answer: a filter has ended
 #   shell  did     number; 2 if its end is told, too                  no answer: it begins
 #   shell  met     number                                             no answer: it begins, and the scout may run it
 #   shell  printed number, file                                       no answer: a `$(…)` has printed that from it on
 #   shell  trapped commands of a trap                                 no answer: it runs
-#   shell  ran     number and label, status                           no answer: bash has run a test itself
+#   shell  ran     number, label, status                              no answer: bash has run a test itself
 #   shell  failed  line, status, label                                no answer: a handler is called
 #   shell  alone   file, line, command                                no answer: bash runs the rest by itself
 #
@@ -7285,7 +7285,7 @@ _rt_program() {  # reports a test: words, umask, folder, exported variables. Wit
 _rt_run() {      # runs a test as bash would, by its words, and reports its status
   builtin command -- "$@" 193>&- 194>&-
   _rt_status=$?
-  _rt_send ran "${_rt_call[2]}:${_rt_call[3]}" "$_rt_status"
+  _rt_send ran "${_rt_call[@]:2}" "$_rt_status"
 }
 _rt_print() {    # prints a test's log, and that of its errors; if nobody reads it, the test has died by SIGPIPE (141)
   [[ ! ${2-} ]] || builtin command -- "$_rt_cat" "$2" >&2
@@ -7333,7 +7333,8 @@ _rt_traps= _rt_tested= _rt_files=() _rt_around=() _rt_uses_stub= _rt_hides= _rt_
 # _rt_known: by file, line and text of a command, its code. _rt_tests: the same, of tests to come that call no function.
 # _rt_texts: by signal, the script's traps as it has set them.
 # _rt_stand_in: the name by which our function or stub stands in a program's place. _rt_after: who reports how the last
-# command has ended (`any`, a process id, or `here`, which is that function), and the words of the report.
+# command has ended (`any`, a process id, or `here`, which is that function), and the words of the report, for `past`
+# with names of variables.
 # _rt_label, _rt_around: the label of a call with a handler, and the files behind it (`| tee log`). _rt_level: the depth
 # of functions above which tests get them.
 # _rt_enters: the function that is about to begin, and its call. _rt_traps: the process that has just set a trap.
@@ -7608,18 +7609,21 @@ _rt_report() {   # reports the end of a command
 }
 _rt_report_end() {     # reports how the command before has ended
   local _rt_text= IFS=' '
-  if ((${#_rt_after[@]} > 3)); then
-    _rt_text=$_rt_folder/$BASHPID.$((++_rt_asked))    # a new file: ext4 takes milliseconds to truncate an old one
-    builtin declare -p "${_rt_after[@]:3}" >|"$_rt_text"
+  if [[ ${_rt_after[1]} == past ]]; then
+    ((${#_rt_after[@]} == 3)) || {
+      _rt_text=$_rt_folder/$BASHPID.$((++_rt_asked))    # a new file: ext4 takes milliseconds to truncate an old one
+      builtin declare -p "${_rt_after[@]:3}" >|"$_rt_text"
+    }
+    _rt_after=("${_rt_after[@]:0:3}" "$PWD" "$_rt_text")
   fi
-  _rt_send "${_rt_after[1]}" "${_rt_after[2]}" "$_rt_piped" "$PWD" "$_rt_text"
+  _rt_send "${_rt_after[@]:1}" "$_rt_piped"
   _rt_after=()
 }
 _rt_sees() { [[ ! $_rt_scouted ]] || _rt_send did "$1"; }    # both run it
 _rt_meets() { [[ ! $_rt_scouted ]] || _rt_send met "$1"; }    # both run it, the scout when the shell has come to it
 _rt_itself() {   # a test that bash itself runs: its number, its label
   _rt_sees "$1"
-  _rt_after=("$BASHPID" ran "$1:$2")
+  _rt_after=("$BASHPID" ran "$@")
 }
 _rt_start() {    # a test, as _rt_test has it: a function takes the place of its program
   builtin eval "exec 194>&193"     # where bash would print how the test died
@@ -7641,7 +7645,7 @@ _rt_pass() {     # a command that may run beside tests, unless its output is rea
   if [[ $_rt_within == value ]]; then
     _rt_other "$1" ''
   elif [[ $_rt_scouted && ${2-} ]]; then
-    _rt_after=(any passed "$1")
+    _rt_after=(any passed)
   fi
 }
 _rt_block() { _rt_other "$1"; }
@@ -8746,7 +8750,7 @@ class ScriptRun(Run):
         turn = next(self.turns["shell", number])
         self.command_ends[number, turn] = code
 
-    def on_past(self, place: str, status: str, directory: str, path: str) -> None:
+    def on_past(self, place: str, directory: str, path: str, status: str) -> None:
         """A command of the shell has ended that is no test. Behind a failure, tests below it may have begun."""
         if place in self.past:
             return
@@ -8838,13 +8842,12 @@ class ScriptRun(Run):
         if any(map(acts, walk(Reader(text).nodes))):
             self.note_ahead(f"the trap `{text}`", has_parted=True)
 
-    def on_passed(self, _number: str, status: str, *_more: str) -> None:
+    def on_passed(self, status: str) -> None:
         """A filter behind a test has ended, which the scout takes to pass."""
         self.has_failed |= status != "0"
 
-    def on_ran(self, place: str, status: str, *_more: str) -> None:
+    def on_ran(self, number: str, label: str, status: str) -> None:
         """Bash has run a test itself, which has no log but the script's."""
-        number, _, label = place.partition(":")
         site = self.script.commands[number]
         code = int(status)
         self.note_ahead(site.described, is_minor=True)
