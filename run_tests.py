@@ -7224,7 +7224,8 @@ class ScriptFile:
 #   scout  wait    number of a command, or of a test that it          bash: what that has changed in the shell, once
 #                  cannot start; 1 if it reports that test next       it has ended there
 #   scout  lost    what it cannot go through                          no answer: it is ended
-#   shell  past    number and turn, folder, variables, status         no answer: a command has ended that is no test
+#   shell  past    number, subshell and turn; folder, variables,      no answer: a command has ended that is no test
+#                  status
 #   shell  passed  status                                             no answer: a filter has ended
 #   shell  did     number; 2 if its end is told, too                  no answer: it begins
 #   shell  met     number                                             no answer: it begins, and the scout may run it
@@ -7554,7 +7555,7 @@ _rt_other() {    # a command for which the scout waits: its number, variables th
   }
   _rt_send did "$1" 2
   # The next command reports its end. A subshell behind it may do so first, but a `$(…)` inside it must not.
-  builtin eval "_rt_after=(any past $1:$BASHPID:$((++_rt_asked)) $2)"
+  builtin eval "_rt_after=(any past $1:${BASHPID#"$_rt_shell"}:$BASHPID.$((++_rt_asked)) $2)"
   [[ $BASHPID == "$_rt_shell" && $_rt_command != *[\`\(]* ]] || _rt_after=$BASHPID
   case ${3-}:${_rt_checks[_rt_depth]} in "[["*:*!* | "(("*:*!*) _rt_turned=1 ;; esac
   # In a subshell there may be no next command, and in a pipeline the next one begins earlier: there a function in place
@@ -8406,7 +8407,7 @@ class ScriptRun(Run):
         self.busy: Dict[Test, Mapping[str, bool]] = {}
         # By path, the test that writes there by a redirection or a filter of the script (`>log`, `| tee log`).
         self.written: Dict[str, Test] = {}
-        # Known ends of commands (`number:pid:turn`: two processes may report one), and numbers of begun commands.
+        # Known ends of commands (`number:subshell:turn`: two processes may report one), and numbers of begun commands.
         self.past: Set[str] = set()
         # By number and turn of a `cd` or a loop's head, and what the scout has found there: how many tests were known.
         self.moves: Dict[Any, float] = {}
@@ -8577,7 +8578,7 @@ class ScriptRun(Run):
             return "_rt_status=126"
         if program is None:
             return 'local _rt_whole=1; _rt_program "$@"'
-        if int(pid) not in (self.shell.process.pid, self.shell.scout.pid):
+        if self.question[0] != f"{self.shell.folder}/{self.role}":
             clear_name(mark.rpartition(".")[0])  # a subshell seldom reports a second test
         site = self.script.commands[number]
         call = Call(
@@ -8755,10 +8756,10 @@ class ScriptRun(Run):
         if place in self.past:
             return
         self.past.add(place)
-        number, pid, _ = place.split(":")
+        number, subshell, _ = place.split(":")
         self.past.discard(number)
         command = self.script.commands[number]
-        self.on_did(number, is_past=int(pid) == self.shell.process.pid)
+        self.on_did(number, is_past=not subshell)
         if command.node.name == "exec":  # its redirections hold for all tests behind it
             self.is_split = bool(splits_output(command.node))
         values = text_of(path)
