@@ -7278,6 +7278,10 @@ _rt_program() {  # reports a test: words, umask, folder, exported variables. Wit
     [[ ! ${_rt_whole-} ]] || {
       builtin printf '\0'
       builtin command -- "$_rt_cat" /proc/self/environ     # if `/usr/bin/cat` is a test, a function has its name
+      [[ $? != 126 ]] || {     # it could not start with such an environment: neither could the test
+        _rt_status=126
+        builtin return
+      }
     }
     builtin printf '\0%s\0' "$_rt_path.$_rt_mark"
   } 1<>"$_rt_path"
@@ -7997,8 +8001,8 @@ class Program(NamedTuple):
             yield f"{name}={to_text(value)}"
 
 
-def read_program(mark: str, known: Dict[bytes, Any]) -> Program | None:
-    """The program that a shell reports; None if the shell must report its environment, too. Raises OSError.
+def read_program(mark: str, known: Dict[bytes, Any]) -> Program:
+    """The program that a shell reports. Raises OSError, or KeyError if the shell must report its environment, too.
 
     `mark`: the path of the report and its number, which stand behind the report.
     `known`: by what shells say of their exported variables and functions, the environment, and a key of it.
@@ -8010,14 +8014,10 @@ def read_program(mark: str, known: Dict[bytes, Any]) -> Program | None:
     count, *fields = report.split(b"\0")
     words = tuple(map(to_text, fields[: int(count)]))
     place, exported, *items = fields[int(count) :]
-    if items == [b""]:
-        raise ValueError("no program can start with such an environment")
     if items:
         environment = dict(item.partition(b"=")[::2] for item in items if item)
         inherited = {**environment, b"_": b"", b"SHLVL": b"", b"OLDPWD": b""}
         known[exported] = environment, key_of([str(sorted(inherited.items()))])
-    if exported not in known:
-        return None
     environment, state = known[exported]
     umask, _, directory = to_text(place[:-1]).partition("\n")
     key = key_of([*words, umask, directory, state])
@@ -8574,9 +8574,7 @@ class ScriptRun(Run):
             program = read_program(mark, self.environments)
         except OSError:  # the shell has been killed, or cannot write
             return ""
-        except ValueError:  # `cat` could not start: neither could the test
-            return "_rt_status=126"
-        if program is None:
+        except KeyError:
             return 'local _rt_whole=1; _rt_program "$@"'
         if self.question[0] != f"{self.shell.folder}/{self.role}":
             clear_name(mark.rpartition(".")[0])  # a subshell seldom reports a second test

@@ -1548,8 +1548,11 @@ class ReadingTest(unittest.TestCase):
             del marks[2]    # the next one is written over it
             with self.assertRaises(OSError):
                 read_program(f"{marks[0]}0", known)    # it has not been written to its end
-            first, whole, again, other = (read_program(mark, known) for mark in marks)
-        assert whole is not None and first is None and other is None
+            first, *same, other = marks
+            whole, again = (read_program(mark, known) for mark in same)
+            for mark in (first, other):
+                with self.assertRaises(KeyError):
+                    read_program(mark, known)
         self.assertEqual(whole, again)
         self.assertEqual((whole.words, whole.directory), (("tool", "a b", ""), os.path.realpath(folder)))
         values = {name: whole.environment.get(name) for name in (b"A", b"B", b"C", b"D")}
