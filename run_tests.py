@@ -8024,13 +8024,6 @@ def read_program(mark: str, known: Dict[bytes, Any]) -> Program:
     return Program(words, environment, directory, int(umask, 8), key)
 
 
-def is_told(node: Node) -> bool:
-    """Whether a builtin does in the scout what it does in the shell once it knows what each `$(…)` in it prints."""
-    if node.name in NATIVE:
-        return node.has(RUNS_INSIDE)
-    return node.name in CALM - {"command", "builtin"} and is_open(node)
-
-
 def is_open(node: Node) -> bool:
     """Whether a command may change the shell in ways that the scout cannot take over (`eval`, `$((n++))`)."""
     if node.name in NATIVE:
@@ -8316,7 +8309,9 @@ class Script:
             return f"_rt_pass {command.number} " + "1" * is_last
         if self.shows(command) or re.match(self.options.calm, node.name):
             return f"_rt_pass {command.number}"
-        if is_told(node) and not differs:
+        # These do in the scout what they do in the shell, once it knows what each `$(…)` in them prints.
+        is_told = node.name in CALM - {"command", "builtin"} and is_open(node)
+        if (is_told or node.name in NATIVE) and not differs:
             return f"_rt_meets {command.number}; _rt_pipes=perhaps _rt_skip="
         way = "_rt_other"
         if node.words and is_among(node, BLIND - PRINTS) and not differs:
