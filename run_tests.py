@@ -8879,17 +8879,7 @@ class ScriptRun(Run):
         """Bash has ended."""
         self.expects_more = False
         self.held.clear()
-        self.end_jobs()
-        # Nobody asks for those that have not started.
-        for test in self.scout_only.keys() & self.schedule.waiting:
-            self.tests.remove(test)
-            del self.scout_only[test]
-            del self.schedule.waiting[test]
-        if not self.has_failed:
-            self.note_ahead(f"{self.name}, which has not come to it", has_parted=True)
-
-    def end_jobs(self) -> None:
-        """End the tests that the script has left as jobs."""
+        # Jobs that the script has left.
         schedule = self.schedule
         schedule.actions = []
         schedule.give_up(self.shell_waits_for.keys() & schedule.waiting, Outcome.NOT_RUN)
@@ -8900,6 +8890,13 @@ class ScriptRun(Run):
         for test in self.shell_waits_for.keys() & schedule.running:
             schedule.end(schedule.running[test], Outcome.INTERRUPTED, SIGTERM, "")
         self.carry_out(schedule.actions)
+        # Nobody asks for those that have not started.
+        for test in self.scout_only.keys() & schedule.waiting:
+            self.tests.remove(test)
+            del self.scout_only[test]
+            del schedule.waiting[test]
+        if not self.has_failed:
+            self.note_ahead(f"{self.name}, which has not come to it", has_parted=True)
 
     def on_lost(self, why: str) -> None:
         """Go on without the scout: it has come to what it cannot go through."""
