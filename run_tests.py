@@ -8418,22 +8418,14 @@ class ScriptRun(Run):
         self.shell = ScriptShell(job, host.reaper, self.inbox.put)
 
     def start_script(self) -> None:
-        """Let bash begin, and say what there is to say of the script. Raises OSError."""
-        if self.runs_ahead:
-            self.introduce()
-        log = f"{self.record.log_dir}/{self.stem}.log"
-        self.shell.start(log, self.script.known_tests(self.file), self.runs_ahead)
-
-    def introduce(self) -> None:
-        """Say how many commands of the script look like tests, with a handler or without one."""
+        """Let bash begin; say how many commands look like tests, with a handler or without one. Raises OSError."""
         file = self.file
-        if file.bare:
-            count = counted(len(file.bare), "command")
+        if self.runs_ahead and file.bare:
             warn(
-                f"{self.name}:{file.bare[0]}: {count} without `|| test_fail` may test something, too; --tests REGEX "
-                "gives slots to what now runs in the script's own shell"
+                f"{self.name}:{file.bare[0]}: {counted(len(file.bare), 'command')} without `|| test_fail` may test "
+                "something, too; --tests REGEX gives slots to what now runs in the script's own shell"
             )
-        if len(file.sites) > 1 and self.options.tests:
+        if self.runs_ahead and len(file.sites) > 1 and self.options.tests:
             way = "no handlers"
             if re.search(r"(?m)^\s*set -\w*e", file.text) and "set +e" not in file.text:
                 way = "set -e"
@@ -8441,6 +8433,8 @@ class ScriptRun(Run):
                 f"{self.name}: {way}: {len(file.sites)} commands look like tests, and may run ahead of each other; "
                 "--one-by-one stops that"
             )
+        log = f"{self.record.log_dir}/{self.stem}.log"
+        self.shell.start(log, self.script.known_tests(file), self.runs_ahead)
 
     def show(self) -> None:
         """Show what the script has printed. A shell that asks has printed all that comes before."""
