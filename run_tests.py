@@ -9191,8 +9191,26 @@ def list_script(file: ScriptFile, trace: Trace) -> int:
 
 
 def read_script(name: str, options: Options) -> Script:
-    """Read a script. If no command of it has a handler, all that look like tests are tests. Raises ListError."""
+    """Read a script. If no command of it has a handler, all that look like tests are tests.
+
+    Raises ListError, UsageError for what bash would not run, or not with a runner.
+    """
     text = list_text(name)
+    if re.search(r"\b19[1-4][<>]|[<>]&19[1-4]\b", text):
+        raise UsageError(
+            f"{name}: the runner needs the descriptors 191 to 194 in the script's shell; take others"
+        )
+    if re.match(r".*(?:\r\n|\0)", text):
+        raise ListError(f"{name}:1: {WINDOWS}; or a binary file")
+    flags = re.match(r"#!.*sh\s+(-\w+)", text)
+    if flags:
+        warn(
+            f"{name}:1: `{flags.group(1)}` does not count, as under `bash {name}`; write `set {flags.group(1)}` below"
+        )
+    if re.match(r"#!(?!.*sh\b)", text):
+        raise ListError(
+            f"{name}:1: this is a script, but none for bash; run it by a line of a list"
+        )
     script = Script(options)
     if not script.read(name, text).sites and options.tests is None:
         script = Script(options._replace(tests=LOOKS_LIKE_TEST))
@@ -9204,7 +9222,7 @@ def read_script(name: str, options: Options) -> Script:
 
 
 def check_script(name: str, options: Options) -> None:
-    """Refuse what a script cannot run with, such as options for lists. Raises UsageError, ListError, MachineError."""
+    """Refuse what no script can run with, such as options for lists. Raises UsageError, MachineError."""
     if len(options.lists) > 1:
         raise UsageError(
             f"{name} is a script; it runs alone, in a call of its own; its arguments follow `--`"
@@ -9226,22 +9244,6 @@ def check_script(name: str, options: Options) -> None:
         raise MachineError(
             f"{name}: `ulimit -n` is {descriptors}, too few for the shell of a script; write "
             f"`ulimit -n {MIN_DESCRIPTORS}` before the call"
-        )
-    text = list_text(name)
-    if re.search(r"\b19[1-4][<>]|[<>]&19[1-4]\b", text):
-        raise UsageError(
-            f"{name}: the runner needs the descriptors 191 to 194 in the script's shell; take others"
-        )
-    if re.match(r".*(?:\r\n|\0)", text):
-        raise ListError(f"{name}:1: {WINDOWS}; or a binary file")
-    flags = re.match(r"#!.*sh\s+(-\w+)", text)
-    if flags:
-        warn(
-            f"{name}:1: `{flags.group(1)}` does not count, as under `bash {name}`; write `set {flags.group(1)}` below"
-        )
-    if re.match(r"#!(?!.*sh\b)", text):
-        raise ListError(
-            f"{name}:1: this is a script, but none for bash; run it by a line of a list"
         )
 
 
