@@ -7980,8 +7980,8 @@ class Call(NamedTuple):
     program: Program
     # Paths that its words name, as `paths_of` has them; found before it starts, while what it makes does not exist yet.
     paths: Mapping[str, bool]
-    # As `Job.stdin`. None: tests run one by one, and this one shares its input with a loop around it, so bash runs it.
-    stdin: str | None
+    # As `Job.stdin`. `loop`: tests run one by one, and this one shares its input with a loop around it: bash runs it.
+    stdin: str
     question: Question
 
 
@@ -8601,9 +8601,9 @@ class ScriptRun(Run):
         }
         # A test that reads a pipe holds the only slot. This one may write to that pipe, and must not wait for the slot.
         is_read = self.sequential and any(
-            "/" in (each.stdin or "") for each in self.shell_waits_for.values()
+            "/" in each.stdin for each in self.shell_waits_for.values()
         )
-        if is_read or call.stdin is None:
+        if is_read or call.stdin == "loop":
             return '_rt_run "$@"'
         self.let_scout_past(call.site)
         same = [test for test, ahead in self.scout_only.items() if ahead.key == call.key]
@@ -8905,7 +8905,7 @@ class ScriptRun(Run):
 
     # What a test is, and what its shell is told.
 
-    def input_of(self, pid: str) -> str | None:
+    def input_of(self, pid: str) -> str:
         """The standard input of a test that this process would start, as in `Call.stdin`."""
         path = f"/proc/{pid}/fd/0"
         try:
@@ -8916,7 +8916,7 @@ class ScriptRun(Run):
         except OSError:  # it is closed
             return ""
         if proc_number(f"{pid}/fdinfo/0", rb"pos:\s*(\d+)"):
-            return None if self.sequential else ""
+            return "loop" * self.sequential
         return path
 
     def retire(self, test: Test) -> None:
@@ -8976,7 +8976,7 @@ class ScriptRun(Run):
         umask = program.umask
         if umask == self.umask:
             umask = -1
-        return Job(path, words, stdin=call.stdin or "", umask=umask)
+        return Job(path, words, stdin=call.stdin, umask=umask)
 
     def test_of(self, call: Call, splits: bool) -> Test:
         """The Test for a program to which a shell has come."""
