@@ -6897,8 +6897,8 @@ class Site(NamedTuple):
     # It cannot run ahead: its input is redirected, or its words do something or differ in the scout (`$$`).
     waits_for_shell: bool = False
     is_native: bool = False  # bash itself runs it, without a slot
-    # Bash words for the files of its redirections, and for those that filters behind it write.
-    file_words: Sequence[str] = ()
+    # Bash words for the files of its redirections, and for those that filters behind it write, as they are found.
+    file_words: List[str] = []
 
     @property
     def where(self) -> str:
@@ -7119,8 +7119,7 @@ class ScriptFile:
                     self.filters[(*words_of(node), *names)] = node.after not in PIPES
                     if node.has("^tee|^sort .*-o"):
                         names += node.words[1:]
-                    test = self.sites[-1]
-                    self.sites[-1] = test._replace(file_words=[*test.file_words, *names])
+                    self.sites[-1].file_words.extend(names)
             if len(self.sites) > before:
                 self.reactions += [node for node in statement if node.before == "||"]
 
