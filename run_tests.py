@@ -6997,6 +6997,7 @@ class ScriptFile:
         self.options = options
         self.mistakes: List[str] = []
         self.sites: List[Site] = []
+        self.by_place: Dict[Any, List[Site]] = defaultdict(list)
         self.reactions: List[Node] = []  # what stands behind a test's `||`
         # Lines of commands that look like tests but have no handler, in a script that has handlers. Those in functions
         # do not count: the call of a function may have a handler.
@@ -7018,10 +7019,6 @@ class ScriptFile:
         self.read_attributes(reader)
         self.functions = functions_in(reader.nodes)
         self.visit(reader.nodes)
-        self.by_place: Dict[Any, List[Site]] = defaultdict(list)
-        for site in self.sites:
-            for line in self.lines_of(site.node, site.node.text):
-                self.by_place[place_of(line, site.node)].append(site)
 
     def line_of(self, offset: int) -> int:
         return bisect_right(self.breaks, offset) + 1
@@ -7033,6 +7030,8 @@ class ScriptFile:
 
     def note_ways(self, node: Node, lead: str, text: str, runs_beside: bool) -> None:
         """Note how a command stands, behind what `lead` of its pipeline, and those in its `$(…)`."""
+        if node.kind == "function":
+            return
         ways = {node.after, lead, node.check, "plain" * (not (lead or node.check))}
         ways |= {"<" * (node.before in PIPES), "job" * runs_beside}
         where = "value"
@@ -7104,14 +7103,15 @@ class ScriptFile:
                 text = node.text * (not node.kind) or head_of(node)
                 for name in re.findall(NAME, text):
                     self.commands_by_name[name].append(node)
-                if node.kind != "function":
-                    self.note_ways(node, head.lead, text, runs_beside)
+                self.note_ways(node, head.lead, text, runs_beside)
                 if node.kind:
                     self.visit_block(node, own_label, runs_beside)
                 elif node in handled or (looks_count and self.is_test(node)):
                     reads_test = len(self.sites) > before_pipeline
                     site = self.site_of(node, line, own_label, reads_test)
                     self.sites.append(site)
+                    for each in self.lines_of(node, text):
+                        self.by_place[place_of(each, node)].append(site)
                 elif node.name not in self.defines and self.is_test(node):
                     self.bare.append(line)
                 elif self.is_filter(node, head, before_pipeline):
