@@ -7809,11 +7809,6 @@ class Asked(NamedTuple):
 Question = Tuple[str, str]
 
 
-def own_variables(words: Mapping[str, str]) -> str:
-    """Bash that gives the hook's variables their values."""
-    return "".join(f"_rt_{name}={shlex.quote(word)}\n" for name, word in words.items())
-
-
 class ScriptShell:
     """The bash that runs a script, the log that keeps what it prints, and the pipes by which both shells ask.
 
@@ -7843,36 +7838,38 @@ class ScriptShell:
     def start(self, log: str, known: str, has_scout: bool) -> None:
         """Start the shells; `log` is the path of the script's log, `known` is bash for both. Raises OSError."""
         self.kept = fresh_file(log)
-        words = {
-            "folder": self.folder,
-            "scouted": "1" * has_scout,
-            "trace": f"/proc/{os.getpid()}/fd/{self.stream}",
-            "bash_env": os.environ.get("BASH_ENV", ""),
-        }
+        own = f"""
+            _rt_folder={shlex.quote(self.folder)}
+            _rt_trace=/proc/{os.getpid()}/fd/{self.stream}
+            _rt_scouted={"1" * has_scout}
+            _rt_bash_env={shlex.quote(os.environ.get("BASH_ENV", ""))}
+        """
         for name in ("mkfifo", "cat", "tee"):
-            words[name] = find_program(name) or name
-        text = f"#!{self.job.bash} -p\n{own_variables({**words, 'role': 'shell'})}{ASK}{STUB}"
-        stub = self.reaper.scratch.write(text)
+            own += f"_rt_{name}={shlex.quote(find_program(name) or name)}\n"
+        stub = self.reaper.scratch.write(
+            f"#!{self.job.bash} -p\n{own}_rt_role=shell\n{ASK}{STUB}"
+        )
         os.chmod(stub, 0o755)
-        words["stub"] = stub * os.access(stub, os.X_OK)
+        stub *= os.access(stub, os.X_OK)
+        own += f"_rt_stub={shlex.quote(stub)}\n"
         # We keep one end open: else poll would report the pipe's end again and again.
         stream = os.dup(self.stream)
-        jobs = [(self.process, self.job_of("shell", SHELL_HOOK + known, words), stream)]
+        jobs = [(self.process, self.job_of("shell", own, SHELL_HOOK + known), stream)]
         if has_scout:
-            scout = self.job_of("scout", SCOUT_HOOK + known, words)._replace(stdin="")
+            scout = self.job_of("scout", own, SCOUT_HOOK + known)._replace(stdin="")
             # Not /dev/null: the hook must see that a script's `2>/dev/null` differs.
             nowhere = os.open("/dev/zero", os.O_RDWR)
             jobs.append((self.scout, scout, nowhere))
         self.thread = start_thread(self.run, jobs)
         start_thread(self.listen)
 
-    def job_of(self, role: str, hook: str, words: Mapping[str, str]) -> Job:
-        """The job of one of the shells, with its part of the hook and its pipes."""
+    def job_of(self, role: str, own: str, hook: str) -> Job:
+        """The job of one of the shells, with what both have of their own, its part of the hook and its pipes."""
         reply = f"{self.folder}/{role}"
         os.mkfifo(reply)
         os.mkfifo(f"{reply}.ask")
         self.asked[os.open(f"{reply}.ask", os.O_RDWR | os.O_NONBLOCK)] = b""
-        own = own_variables({**words, "role": role, "reply": reply})
+        own += f"_rt_role={role} _rt_reply={shlex.quote(reply)}\n"
         text = f"unset BASH_ENV\n{own}{ASK}{HOOK}{hook}{LAST_OF_HOOK}"
         path = self.reaper.scratch.write(text)
         environment = {**os.environb, b"BASH_ENV": path.encode()}
