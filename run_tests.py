@@ -8328,7 +8328,7 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
     if is_open(node):
         return LOST
     folder = shlex.quote(directory)
-    lines = [f"[[ $PWD == {folder} ]] || cd -- {folder}"]
+    code = f"[[ $PWD == {folder} ]] || cd -- {folder}\n"
     is_local = node.name in ("local", "declare", "typeset") and " -g" not in node.text
     for flags, name, value in re.findall(VARIABLE, values):
         if "r" in flags and node.name == "export":
@@ -8338,18 +8338,18 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
             line = f"_rt_replay+={shlex.quote(f'declare -{flags} {line};')}"
         elif "x" in flags:
             line += f"\nexport {name}"
-        lines.append(line)
+        code += f"{line}\n"
     sets = node.has(rf"\(\(|=~|{DOES}")
     gets = re.fullmatch(rf"({NAME})=(\"?)(?:\$\([\s\S]*\)|`[^`]*`)\2", node.text)
     if node.name in NATIVE and (status or sets):
-        lines.append(f"_rt_native {status}")
+        code += f"_rt_native {status}"
     elif status and gets:
-        lines.append(f'_rt_gives {status} "${gets.group(1)}"')
+        code += f'_rt_gives {status} "${gets.group(1)}"'
     elif status and can_fail(node):
-        lines.append(f"_rt_fail {status} {node.name}")
+        code += f"_rt_fail {status} {node.name}"
     elif status:
         return LOST
-    return "\n".join(lines)  # the scout skips the command, which gives status 0
+    return code  # the scout skips the command, which gives status 0
 
 
 class ScriptRun(Run):
