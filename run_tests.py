@@ -8801,8 +8801,6 @@ class ScriptRun(Run):
 
     def on_printed(self, number: str, path: str) -> None:
         """What a `$(…)` prints from its first command on that the scout cannot run is in this file."""
-        with suppress(OSError):
-            os.unlink(f"{path}.pipe")
         self.let_scout_on(number, f"_rt_print {shlex.quote(path)}; builtin exit")
 
     def on_moved(self, number: str, *found: str) -> None:
