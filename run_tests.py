@@ -8525,8 +8525,8 @@ class ScriptRun(Run):
         place = source, line, command, functions[0]
         if place not in self.codes:  # the other shell has not come there
             self.codes[place] = self.script.kind(file, int(line), command, functions)
-        hides = "1" * self.script.hides
-        return f"{self.silence()}_rt_hides={hides} _rt_code={shlex.quote(self.codes[place])}"
+        hides = f"_rt_hides={'1' * self.script.hides}"
+        return f"{self.silence()}{hides} _rt_code={shlex.quote(self.codes[place])}"
 
     def on_each(self, number: str, *words: str) -> str:
         """A command whose text does not tell what it is, with the words that it has now."""
@@ -9070,8 +9070,10 @@ class ScriptRun(Run):
             tell("")
         status = self.shell.status
         if self.scout_only:
-            labels = first_of([test.label for test in self.scout_only])
-            warn(f"the script has not come to tests that ran ahead of it: {labels}")
+            warn(
+                "the script has not come to tests that ran ahead of it: "
+                f"{first_of([test.label for test in self.scout_only])}"
+            )
         if self.runs_ahead:
             self.say_what_ran_alone()
         failed = {end.test for end in bad if end.test not in self.scout_only}
