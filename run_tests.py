@@ -7549,6 +7549,7 @@ _rt_remove() {
 # SHELL_HOOK: what the script's shell does with each kind of command. SCOUT_HOOK: what the scout does.
 SHELL_HOOK = r"""
 _rt_skips=       # the shell skips no command
+[[ -x $_rt_stub ]] || _rt_stub=      # TMPDIR may be where no program can start (noexec)
 _rt_other() {    # a command for which the scout waits: its number, variables that it may set, its first word and more
   [[ $_rt_scouted ]] || builtin return
   [[ ! $_rt_within ]] || {
@@ -7850,7 +7851,6 @@ class ScriptShell:
             f"#!{self.job.bash} -p\n{own}_rt_role=shell\n{ASK}{STUB}"
         )
         os.chmod(stub, 0o755)
-        stub *= os.access(stub, os.X_OK)
         own += f"_rt_stub={shlex.quote(stub)}\n"
         # We keep one end open: else poll would report the pipe's end again and again.
         stream = os.dup(self.stream)
