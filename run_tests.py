@@ -8270,8 +8270,8 @@ class Script:
         first = node.words[0]
         if inert(first) != first:
             first = "''"  # no name of a program: bash itself runs the test
-        program = [*node.assigned, "_rt_program", *node.words]
-        words = " ".join(program) * (not site.waits_for_shell)
+        assigned = " ".join(node.assigned)
+        words = f"{assigned} _rt_program {head_of(node)}" * (not site.waits_for_shell)
         files = " ".join(map(inert, site.file_words))
         quoted = f"{shlex.quote(words)} {site.label} {shlex.quote(files)}"
         native = "native" * site.is_native
