@@ -6887,6 +6887,8 @@ class Site(NamedTuple):
     file: ScriptFile
     line: int  # the first line of the command
     node: Node
+    # Of a test, bash words for the files of its redirections, and for those that filters behind it write.
+    file_words: List[str]
     number: str = ""  # in `Script.commands`, once bash has come to it
     # From here on for tests alone. The label, a bash word: of its `#:`, else its handler's first argument, else `""`.
     label: str = ""
@@ -6897,8 +6899,6 @@ class Site(NamedTuple):
     # It cannot run ahead: its input is redirected, or its words do something or differ in the scout (`$$`).
     waits_for_shell: bool = False
     is_native: bool = False  # bash itself runs it, without a slot
-    # Bash words for the files of its redirections, and for those that filters behind it write, as they are found.
-    file_words: List[str] = []
 
     @property
     def where(self) -> str:
@@ -7191,6 +7191,7 @@ class ScriptFile:
             self,
             line,
             node,
+            files_of(node),
             label=label or '""',
             attributes=attributes,
             is_background=node.after == "&",
@@ -7200,7 +7201,6 @@ class ScriptFile:
             is_native=bool(has_descriptor)
             or node.name in ("command", "exec", *self.defines)
             or reads_test,
-            file_words=files_of(node),
         )
 
 
@@ -8161,7 +8161,7 @@ class Script:
             return "calm"
         node = nodes[0]
         node.text = text  # with its here-document
-        code = self.code_of(self.add(Site(file, line, node)), functions)
+        code = self.code_of(self.add(Site(file, line, node, [])), functions)
         in_eval = file.ways[line, "eval"]  # there may be a pipe behind it
         ways = file.ways[place_of(line, node)] or in_eval or {"value"}
         inside = ways & {"value", "head"}
