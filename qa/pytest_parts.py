@@ -705,7 +705,7 @@ class PartsRun(run_tests.Run):
             if ends[-1].outcome.is_pass() and not ends[-1].reason:
                 ends[-1] = ends[-1]._replace(reason=f"ran whole, since {claim['why']}")
             for part in whole.parts:
-                if ends[-1].outcome is Outcome.PASSED:
+                if ends[-1].outcome in (Outcome.PASSED, Outcome.SKIPPED):
                     ends[-1] = self.with_trouble(ends[-1], whole, part)
         self.learn(whole, turns)
         return tuple(ends)

@@ -402,6 +402,15 @@ class Runs(PartsCase):
                 self.assertEqual((ran.code, ran.outcomes()["two"], ran.read("logs/failures")), (1, "failed", "two\n"))
                 self.assertRegex(ran.read("logs/pytest_two.xml"), "<failure ")
 
+    def test_a_failure_before_the_part_that_ran_whole_found_no_case(self) -> None:
+        """With --skip-code 5 that part is skipped."""
+        Fifo(self, "up")
+        self.write("test_none.py", "import os, pytest\nif os.environ['RUN_TESTS_SLOT'] == '1': open('up').readline()\n"
+                                   "else:\n    @pytest.mark.parametrize('i', range(2))\n    def test_a(i):\n"
+                                   "        open('up', 'w').write('\\n')\n        assert 0\n")
+        ran = self.run_list("test_none.py #: split=2 label=none\n", "--skip-code", "5", gpus="0,1")
+        self.assertEqual((ran.code, ran.outcomes()["none"]), (1, "failed"), ran.text)
+
     def test_a_test_that_is_known_to_fail_goes_on_too(self) -> None:
         self.write("test_known.py", FIVE.replace("pass", "i or __import__('os')._exit(0)"))
         self.write("known.txt", "known # why\n")
