@@ -20,7 +20,6 @@ Copy it next to run_tests.py, or into a folder beside or below it. Exit codes ar
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
 import os
 import re
@@ -235,9 +234,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         default=0.0,
         help="of each GPU (80G); default: what nvidia-smi or pynvml says. Give less to leave room for others",
     )
-    own = list(itertools.takewhile(lambda word: word != "--", arguments))
-    said, rest = parser.parse_known_args(own)
-    rest += arguments[len(own) :]
+    said, rest = parser.parse_known_args(arguments)
 
     def start() -> int:
         options = run_tests.parse_command_line(rest, os.environ)
