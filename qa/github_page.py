@@ -84,9 +84,7 @@ def read_run(path: str) -> List[Event]:
                 runs[event["run"]].append(event)
             except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
                 continue
-    for events in reversed(list(runs.values())):
-        return events
-    return []
+    return next(reversed(runs.values()), [])
 
 
 def of_kind(run: Iterable[Event], kind: str) -> List[Event]:

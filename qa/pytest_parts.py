@@ -195,9 +195,8 @@ class Told(NamedTuple):
     log: str
 
 
-Turn = List[
-    Told
-]  # the attempts of a part from a fresh start on: each but the first goes on past a crash
+# The attempts of a part from a fresh start on: each but the first goes on past a crash.
+Turn = List[Told]
 
 
 class Whole:
@@ -208,13 +207,11 @@ class Whole:
         self.folder = folder  # of the plugin's files
         self.parts: List[Test] = []
         self.left: Set[Test] = set()  # parts that have not been concluded
-        self.went_on: Set[Tuple[Test, int]] = (
-            set()
-        )  # part and number of attempts that lost a case
-        self.sick: Set[Tuple[Test, int]] = set()  # of these, those whose machine was at fault
-        self.fell: Set[Tuple[Test, int]] = (
-            set()
-        )  # of these, those whose case runs again: one of each part
+        # Part and number of attempts that lost a case; of these, those whose machine was at fault; and of these, those
+        # whose case runs again: one of each part.
+        self.went_on: Set[Tuple[Test, int]] = set()
+        self.sick: Set[Tuple[Test, int]] = set()
+        self.fell: Set[Tuple[Test, int]] = set()
         self.ends: Tuple[Result, ...] = ()  # its attempts, once it has been put together
 
     def place(self, part: Test) -> str:

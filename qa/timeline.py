@@ -803,9 +803,8 @@ def waits_of(run: Run) -> Waits:
 # Idle time: at each moment, what the GPUs do, what the tests wait for, and so why a GPU has nothing to do.
 # ---------------------------------------------------------------------------------------------------
 
-Change = Tuple[
-    float, str, Any, float
-]  # time; `count`, `wait` or `held`; what of these; by how much
+# Time; `count`, `wait` or `held`; what of these; by how much.
+Change = Tuple[float, str, Any, float]
 
 
 class Now:
@@ -1834,13 +1833,13 @@ class Page:
     def legend(self) -> str:
         """What the colours mean: those that are there."""
         seen = tally(test for _, test in self.tests)
-        attempts = {each.outcome for story in self.stories for _, each in story.run.attempts}
+        both = [each for story in self.stories for _, each in story.run.attempts]
+        attempts = {each.outcome for each in both}
         items = [
             f"<li>{swatch(css_of(outcome))}{escape(outcome)}</li>"
-            for outcome in [*OUTCOMES, *(set(attempts) - set(OUTCOMES))]
+            for outcome in [*OUTCOMES, *(attempts - set(OUTCOMES))]
             if outcome in attempts or (outcome in seen and outcome in OUTCOMES[:7])
         ]
-        both = [each for story in self.stories for _, each in story.run.attempts]
         if any(each.swept > each.ended for each in both):
             items.append(f"<li>{swatch('sweep')}swept: what a test left is ended</li>")
         if any(each.released > each.swept for each in both):
