@@ -896,7 +896,7 @@ class Cluster(Host):
             return ""
         names = [node.name for node, _ in lease.parts]
         hosts = "".join(
-            f"{node.name} slots={len(part.devices)}\n" for node, part in lease.parts
+            f"{node.name} slots={len(part.devices) or 1}\n" for node, part in lease.parts
         )
         variables = {
             "RUN_TESTS_NODES": ",".join(names),

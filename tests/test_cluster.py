@@ -55,8 +55,10 @@ class RunTest(ClusterCase):
     def test_a_test_on_two_nodes_knows_them(self) -> None:
         ran = self.run_list("MASTER_ADDR=localhost\n"
                             "echo $NODE $CUDA_VISIBLE_DEVICES $RUN_TESTS_NODES $MASTER_ADDR && cat $RUN_TESTS_HOSTFILE"
-                            " #: label=wide gpus=4 nodes=2\ntrue #: label=wider gpus=6 nodes=2\n")
-        self.check(ran, 1, {"wide": "passed", "wider": "unrunnable"})
+                            " #: label=wide gpus=4 nodes=2\ntrue #: label=wider gpus=6 nodes=2\n"
+                            "cat $RUN_TESTS_HOSTFILE #: label=cpu gpus=0 nodes=2\n")
+        self.check(ran, 1, {"wide": "passed", "wider": "unrunnable", "cpu": "passed"})
+        self.assertEqual(ran.read("logs/cpu.log"), "n1 slots=1\nn2 slots=1\n")     # MPI starts nothing on 0
         with open(ran.path("logs/wide.log")) as log:
             self.assertEqual(log.read(), f"n1 0,1 n1,n2 {socket.gethostname()}\nn1 slots=2\nn2 slots=2\n")
         self.assertEqual(ran.journal("test_start")[0]["gpus"], ["n1:0", "n1:1", "n2:0", "n2:1"])
