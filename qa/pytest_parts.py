@@ -273,14 +273,10 @@ def duration_of(value: Any) -> float:
 
 def write_cases(path: str, seconds: Mapping[str, float], startup: float) -> None:
     """Keep durations for later runs. Raises OSError."""
-    temporary = path + ".tmp"
-    with open(run_tests.fresh_file(temporary), "w", encoding="utf-8") as file:
-        file.write(json.dumps({"startup": round(startup, 3)}) + "\n")
-        file.writelines(
-            json.dumps({"case": case, "seconds": taken}) + "\n"
-            for case, taken in seconds.items()
-        )
-    os.replace(temporary, path)
+    lines: List[Dict[str, Any]] = [{"startup": round(startup, 3)}]
+    lines += [{"case": case, "seconds": taken} for case, taken in seconds.items()]
+    with run_tests.whole_file(path, is_ours=True) as file:
+        file.writelines(json.dumps(line).encode() + b"\n" for line in lines)
 
 
 # Put together.
@@ -740,7 +736,8 @@ class PartsRun(run_tests.Run):
             result = told[-1].result._replace(test=test)
             own = result_junit(told[-1].result)
             if test.junit and os.path.exists(own):
-                copy_file(own, test.junit + suffix)
+                with run_tests.whole_file(test.junit + suffix, is_ours=True) as file:
+                    file.write(run_tests.content_of(own))
         else:
             known = self.options.known_failures.get(test.origin, "")
             result = run_tests.as_known(together.result(test, number), known)
@@ -812,14 +809,6 @@ def result_junit(result: Result) -> str:
     path = result.test.junit
     aside = f"{path}.attempt{result.attempt}"
     return aside if os.path.exists(aside) else path
-
-
-def copy_file(source: str, target: str) -> None:
-    """A file under another name, in place of what had it, whole or not at all. Raises OSError."""
-    temporary = f"{target}.{os.urandom(8).hex()}.tmp"
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    shutil.copyfile(source, temporary)
-    os.replace(temporary, target)
 
 
 # How many parts.
