@@ -736,8 +736,7 @@ class PartsRun(run_tests.Run):
             result = told[-1].result._replace(test=test)
             own = result_junit(told[-1].result)
             if test.junit and os.path.exists(own):
-                with run_tests.whole_file(test.junit + suffix, is_ours=True) as file:
-                    file.write(run_tests.content_of(own))
+                result = self.save_junit(result, test.junit + suffix, run_tests.content_of(own))
         else:
             known = self.options.known_failures.get(test.origin, "")
             result = run_tests.as_known(together.result(test, number), known)
@@ -762,7 +761,7 @@ class PartsRun(run_tests.Run):
                     shutil.copyfileobj(log, file)
 
     def write_junit(self, result: Result, together: Sum, path: str) -> Result:
-        """One JUnit file of all parts; returns the result with what is wrong with that file. Raises OSError."""
+        """One JUnit file of all parts; returns the result with what is wrong with that file."""
         cases = together.elements()
         has_failure = any(
             case.find(tag) is not None for case in cases for tag in ("failure", "error")
@@ -782,11 +781,27 @@ class PartsRun(run_tests.Run):
         if properties:
             root[0].insert(0, ElementTree.Element("properties"))
             root[0][0].extend(properties.values())
-        is_ours = os.path.dirname(path) == os.path.abspath(self.record.log_dir)
-        run_tests.write_xml(path, root, is_ours)
-        if has_failure or self.options.accepts(result.outcome):
-            return result
-        return result._replace(junit_fault="without a failure")
+        if not (has_failure or self.options.accepts(result.outcome)):
+            result = result._replace(junit_fault="without a failure")
+        data = ElementTree.tostring(root, "utf-8", xml_declaration=True)
+        return self.save_junit(result, path, data)
+
+    def save_junit(self, result: Result, path: str, data: bytes) -> Result:
+        """Write a JUnit file; returns the result, which is a failure where the file cannot be written.
+
+        As pytest does it: through a link, if that is the user's.
+        """
+        is_ours = self.record.is_ours(path)
+        try:
+            target = path if is_ours else os.path.realpath(path)
+            with run_tests.whole_file(target, is_ours) as file:
+                file.write(data)
+        except OSError as error:
+            if self.options.accepts(result.outcome):
+                reason = f"its JUnit file cannot be written ({error.strerror})"
+                result = result._replace(outcome=Outcome.FAILED, reason=reason)
+            result = result._replace(junit_fault=run_tests.MISSING)
+        return result
 
     def learn(self, whole: Whole, turns: Sequence[Sequence[Turn]]) -> None:
         """Keep how long the cases took, and what a start of pytest costs."""

@@ -428,6 +428,22 @@ class Runs(PartsCase):
         self.assertEqual(len(cases_in(ran.path("logs", "pytest_two.xml"))), 2)
         self.assertIn("failed, exit 5", ran.text)
 
+    def test_a_junit_file_is_written_as_pytest_writes_it(self) -> None:
+        """Through a link; where that is not possible the test has failed, and others have not."""
+        self.write("test_five.py", FIVE)
+        self.write("link/real.xml", "")
+        os.symlink("real.xml", os.path.join(self.folder, "link/to.xml"))
+        ran = self.run_list("pytest test_five.py --junitxml=link/to.xml #: split=2 label=link\n"
+                            "pytest test_five.py --junitxml=test_five.py/x.xml #: split=2 label=no\n"
+                            "pytest test_five.py -n 1 --junitxml=test_five.py/y.xml #: split=2 label=whole\n"
+                            "true #: label=yes\n")
+        self.assertEqual(ran.code, 1, ran.text)
+        outcomes = {label: outcome for label, outcome in ran.outcomes().items() if "part" not in label}
+        self.assertEqual(outcomes, {"link": "passed", "no": "failed", "whole": "failed", "yes": "passed"})
+        self.assertIn("failed, exit 0, its JUnit file cannot be written (Not a directory)", ran.text)
+        self.assertEqual(len(cases_in(ran.path("link/real.xml"))), 5)
+        self.assertTrue(os.path.islink(os.path.join(self.folder, "link/to.xml")))
+
     def test_what_each_part_says_of_the_suite_is_kept(self) -> None:
         self.write("test_said.py", FIVE.replace("(i): pass", "(i, record_testsuite_property):\n"
                                                 "    record_testsuite_property('host', 'a')\n"
