@@ -477,6 +477,14 @@ class Runs(PartsCase):
         self.assertIn("collected, and not reported: test_exit.py::test_", ran.text)
         self.assertIn("collected, and not reported", ran.read("logs/pytest_test_exit.xml"))
 
+    def test_a_case_whose_junit_is_no_xml_fails_its_test_alone(self) -> None:
+        """As it does without parts."""
+        self.write("test_odd.py", f"{FIVE}\ndef test_odd(record_property): record_property('a\\0', 1)\n")
+        ran = self.run_list("test_odd.py #: split=2 label=odd\ntrue #: label=other\n")
+        self.assertEqual((ran.code, ran.outcomes()["odd"], ran.outcomes()["other"]), (1, "failed", "passed"), ran.text)
+        self.assertIn("failed, exit 0, its JUnit file is truncated", ran.text)
+        self.assertEqual(len(cases_in(ran.path("logs", "pytest_odd.xml"))), 6)
+
     def test_durations_of_earlier_runs_decide(self) -> None:
         self.write("test_five.py", FIVE)
         cases = [f"test_five.py::test_it[{number}]" for number in range(5)]
