@@ -48,7 +48,6 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
-    Union,
 )
 
 # ---------------------------------------------------------------------------------------------------
@@ -1495,34 +1494,21 @@ def layer_name(css: str) -> str:
 
 def busy_columns(moments: Sequence[Moment]) -> List[Step]:
     """What the GPUs do, for the first graph."""
-    return thinned(
-        [
-            (
-                moment.start,
-                moment.end,
-                {
-                    "running": moment.running,
-                    "sweeping": moment.sweeping,
-                    **{f"idle-{reason}": moment.idle.get(reason, 0.0) for reason in IDLE},
-                },
-            )
-            for moment in moments
-        ]
-    )
+    steps = []
+    for moment in moments:
+        values = {"running": moment.running, "sweeping": moment.sweeping}
+        values.update((f"idle-{reason}", moment.idle.get(reason, 0.0)) for reason in IDLE)
+        steps.append((moment.start, moment.end, values))
+    return thinned(steps)
 
 
 def wait_columns(moments: Sequence[Moment]) -> List[Step]:
     """What the tests wait for, for the second graph."""
-    return thinned(
-        [
-            (
-                moment.start,
-                moment.end,
-                {f"wait-{kind}": number for kind, number in moment.waiting.items()},
-            )
-            for moment in moments
-        ]
-    )
+    steps = []
+    for moment in moments:
+        values = {f"wait-{kind}": number for kind, number in moment.waiting.items()}
+        steps.append((moment.start, moment.end, values))
+    return thinned(steps)
 
 
 def thinned(steps: List[Step]) -> List[Step]:
@@ -2223,22 +2209,21 @@ def trace_of(stories: Sequence[Story]) -> str:
     return f'{{"displayTimeUnit":"ms","traceEvents":[\n{lines}\n]}}\n'
 
 
+def trace_event(kind: str, machine: int, lane: int, name: str, **fields: Any) -> Dict[str, Any]:
+    """An event of the trace, of a kind that the format names by a letter (`ph`)."""
+    return {"ph": kind, "pid": machine, "tid": lane, "name": name, **fields}
+
+
 def trace_names(story: Story, machine: int) -> Iterator[Dict[str, Any]]:
     """What the machine and its lanes are called."""
     run = story.run
     name = clean(f"{title_of(run)} ({run.name})")
-    yield {"ph": "M", "pid": machine, "tid": 0, "name": "process_name", "args": {"name": name}}
+    yield trace_event("M", machine, 0, "process_name", args={"name": name})
     for number, lane in enumerate(story.lanes, 1):
-        args: Dict[str, Union[str, int]] = {"name": clean(lane.name)}
-        yield {"ph": "M", "pid": machine, "tid": number, "name": "thread_name", "args": args}
-        args = {"sort_index": number}
-        yield {
-            "ph": "M",
-            "pid": machine,
-            "tid": number,
-            "name": "thread_sort_index",
-            "args": args,
-        }
+        args = {"name": clean(lane.name)}
+        yield trace_event("M", machine, number, "thread_name", args=args)
+        order = {"sort_index": number}
+        yield trace_event("M", machine, number, "thread_sort_index", args=order)
 
 
 def trace_slices(story: Story, machine: int) -> Iterator[Dict[str, Any]]:
@@ -2264,16 +2249,16 @@ def trace_slices(story: Story, machine: int) -> Iterator[Dict[str, Any]]:
                 start = micros(begin + story.shift)
                 if end <= begin and category in ("sweep", "memory"):
                     continue
-                yield {
-                    "ph": "X",
-                    "pid": machine,
-                    "tid": number,
-                    "ts": start,
-                    "dur": micros(end + story.shift) - start,
-                    "name": name,
-                    "cat": clean(category),
-                    "args": {key: value for key, value in args.items() if value},
-                }
+                yield trace_event(
+                    "X",
+                    machine,
+                    number,
+                    name,
+                    ts=start,
+                    dur=micros(end + story.shift) - start,
+                    cat=clean(category),
+                    args={key: value for key, value in args.items() if value},
+                )
 
 
 def trace_counters(story: Story, machine: int) -> Iterator[Dict[str, Any]]:
@@ -2296,14 +2281,7 @@ def trace_counters(story: Story, machine: int) -> Iterator[Dict[str, Any]]:
         for name, values in counters.items():
             if values and before.get(name) != values:
                 at = micros(moment.start + story.shift)
-                yield {
-                    "ph": "C",
-                    "pid": machine,
-                    "tid": 0,
-                    "ts": at,
-                    "name": name,
-                    "args": values,
-                }
+                yield trace_event("C", machine, 0, name, ts=at, args=values)
         before = counters
 
 
