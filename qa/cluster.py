@@ -31,6 +31,7 @@ import select
 import shlex
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -70,6 +71,7 @@ from run_tests import (
     Device,
     Exited,
     Host,
+    Job,
     Lease,
     Machine,
     MachineError,
@@ -93,12 +95,16 @@ LOST_LEAST_S = 3.0  # the runner looks after its nodes once a second
 LOST_SHARE = 0.75  # of that time, after which an agent gives its runner up: it has swept when others start
 LEAVE_S = 30.0  # for an agent to sweep and go
 MESSAGE_BYTES = 1 << 16  # read at once
+WRITER_MS = 100  # for the end of a program whose output a test reads
+PIPE_BYTES = 1 << 16  # that a pipe holds
+TEE_NONBLOCK = 2  # SPLICE_F_NONBLOCK of <fcntl.h>
 
 # What runner and agent say to each other: JSON objects, one a line. `say` is the kind of message. Bytes are text with
 # surrogate escapes, times are seconds since the event, as two machines have two clocks.
 #
 #   to the agent
-#   hello   version; directory; nonces, paths of files and what stands in them; environment; gpus, those of --gpus
+#   hello   version; directory; nonces, paths of files and what stands in them; environment; umask; gpus, those
+#           of --gpus
 #   open    run, its id; slots, of all nodes; share, the slots of this node; lost, in seconds: see LOST_SHARE
 #   start   id, of the attempt; number; test, see `words_of`; slot; devices, by place; shares; log
 #   signal  id; signum; stacks, why the stacks of its Pythons are wanted, if they are
@@ -134,8 +140,13 @@ def version() -> str:
     return run_tests.hash_function()(b"\0".join(texts)).hexdigest()[:12]
 
 
-def words_of(test: Test, before: str, outer: Mapping[bytes, bytes]) -> Dict[str, Any]:
-    """What an agent is to know of a test, with some bash to run before it; `outer` is the runner's own environment."""
+def words_of(
+    test: Test, more: Mapping[str, str], outer: Mapping[bytes, bytes]
+) -> Dict[str, Any]:
+    """What an agent is to know of a test. `more`: variables that it gets whatever its list has set (`MASTER_ADDR=x`).
+
+    `outer` is the runner's own environment.
+    """
     exported = test.shell.environment
     changed: Dict[str, str] = {}
     gone: List[str] = []
@@ -143,11 +154,19 @@ def words_of(test: Test, before: str, outer: Mapping[bytes, bytes]) -> Dict[str,
         pairs = [pair for pair in exported.items() if outer.get(pair[0]) != pair[1]]
         changed = {to_text(name): to_text(value) for name, value in pairs}
         gone = [to_text(name) for name in outer if name not in exported]
+    command = test.command
+    if test.program:
+        changed.update(more)
+    elif more:
+        words = " ".join(f"{name}={shlex.quote(value)}" for name, value in more.items())
+        command = f"{{ export {words}; }} 2>/dev/null; {command}"
     return {
         "label": test.label,
         "file": test.file,
         "line": test.line,
-        "command": before + test.command,
+        "command": command,
+        "program": test.program and test.program._asdict(),
+        "splits": test.splits,
         "preface": to_text(test.preface),
         "junit": test.junit,
         "directory": test.shell.directory,
@@ -166,6 +185,10 @@ def test_of(words: Mapping[str, Any]) -> Test:
         gone = set(map(to_bytes, words["gone"]))
         kept = {name: value for name, value in os.environb.items() if name not in gone}
         environment = {**kept, **changed}
+    program = words["program"] and Job(**words["program"])
+    if program:  # as the node has it
+        path = run_tests.find_program(program.words[0], environment)
+        program = program._replace(bash=path or program.bash)
     shell = run_tests.Snapshot(words["directory"], environment, words["prelude"])
     return Test(
         index=0,
@@ -183,6 +206,8 @@ def test_of(words: Mapping[str, Any]) -> Test:
         timeout=0,
         junit=words["junit"],
         announces=False,
+        program=program,
+        splits=words["splits"],
     )
 
 
@@ -326,6 +351,7 @@ class Agent:
         if run_tests.find_program("bash") is None:
             raise Refusal("there is no bash")
         self.adopt(hello["environment"])
+        os.umask(hello["umask"])
         try:
             self.machine = run_tests.find_machine(hello["gpus"], os.environ)
         except UsageError as error:
@@ -818,6 +844,33 @@ def spread(need: float) -> Tuple[int, float]:
     return nodes, int(need) // nodes
 
 
+def input_at(path: str) -> bytes:
+    """What a test of a script would read from `/proc/PID/fd/0`, which keeps it. Raises OSError.
+
+    A loop may have the same pipe: nothing is taken out of it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:  # its shell has ended
+        return b""
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return file.read()
+        writers = select.poll()
+        writers.register(descriptor, 0)
+        if not writers.poll(WRITER_MS):
+            run_tests.warn_once(
+                "a test reads what another program still writes: on its node it has what is there"
+            )
+        import ctypes
+
+        reader, writer = os.pipe()
+        with open(reader, "rb") as copy:
+            ctypes.CDLL(None).tee(descriptor, writer, PIPE_BYTES, TEE_NONBLOCK)
+            os.close(writer)
+            return copy.read()
+
+
 class Cluster(Host):
     """Nodes, as a run sees them: one Host with the devices of all."""
 
@@ -887,24 +940,31 @@ class Cluster(Host):
         lease = attempt.lease
         assert isinstance(lease, NodeLease)
         self.count += 1
-        test = words_of(attempt.test, self.introduction(lease), self.outer)
-        lease.parts[0][0].start(self.count, attempt, test)
+        test = attempt.test
+        if test.program:
+            test = test._replace(program=self.sent(test.program))
+        words = words_of(test, self.introduction(lease), self.outer)
+        lease.parts[0][0].start(self.count, attempt, words)
 
-    def introduction(self, lease: NodeLease) -> str:
-        """Bash that tells a test on several nodes which they are, whatever its list has set (`MASTER_ADDR=x`)."""
+    def sent(self, job: Job) -> Job:
+        """The program of a script's test, with its input where its node can read it. Raises OSError."""
+        if not job.stdin:
+            return job
+        return job._replace(stdin=self.reaper.scratch.write(to_text(input_at(job.stdin))))
+
+    def introduction(self, lease: NodeLease) -> Dict[str, str]:
+        """Variables that tell a test on several nodes which they are. Raises OSError."""
         if len(lease.parts) == 1:
-            return ""
+            return {}
         names = [node.name for node, _ in lease.parts]
         hosts = "".join(
             f"{node.name} slots={len(part.devices) or 1}\n" for node, part in lease.parts
         )
-        variables = {
+        return {
             "RUN_TESTS_NODES": ",".join(names),
             "RUN_TESTS_HOSTFILE": self.reaper.scratch.write(hosts),
             "MASTER_ADDR": lease.parts[0][0].facts["host"],
         }
-        words = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-        return f"{{ export {words}; }} 2>/dev/null; "
 
     def close(self) -> None:
         self.over.set()
@@ -999,6 +1059,7 @@ def connect(nodes: Sequence[Node], options: Options) -> None:
                 "directory": os.getcwd(),
                 "nonces": nonces,
                 "environment": environment,
+                "umask": run_tests.proc_number("self/status", rb"\nUmask:\s*(\d+)", 8),
                 "gpus": options.gpus,
             }
             greet_all(nodes, hello)

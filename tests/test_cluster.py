@@ -94,6 +94,21 @@ class RunTest(ClusterCase):
         places = " ".join(start["gpus"][0] for start in ran.journal("test_start"))
         self.assertRegex(places, r"^(n[12]:[01] ?){3}$")
 
+    def test_a_scripts_test_reads_and_writes_what_it_does_under_bash(self) -> None:
+        """Its input, a file of its errors, umask, environment; and a loop around it still has its input."""
+        text = ("RET=0\ntest_fail() { RET=1; echo \"failed: $1\"; }\nold=$(umask)\numask 027\necho file >in\n"
+                "sh <<'END' || test_fail document\necho said; exit 3\nEND\n"
+                "each() { \"$@\" || test_fail each; }\neach sh <<'END'\necho too; exit 4\nEND\n"
+                "cat <<<word || test_fail word\ncat <in || test_fail file\nsh -c umask || test_fail umask\n"
+                "sh -c 'echo out; echo err >&2' 2>err || test_fail apart\ncat err\numask $old\n"
+                "while read x; do sh -c \"echo $x\" || test_fail $x; done < <(echo 1; echo 2)\n"
+                "export IFS=:; env | grep ^IFS || test_fail env\nexit $RET\n")
+        expected = self.bash(text, name="test.sh").decode()
+        ran = self.run_command("test.sh")
+        own = re.sub(r"(?m)^(Detected|>>>|    .* \u2192) .*\n", "", ran.text)
+        self.assertEqual((ran.code, own), (1, expected))
+        self.assertEqual(ran.read("err"), "err\n")
+
     def test_a_script_may_run_more_tests_than_there_are_gpus(self) -> None:
         """They wait for each other."""
         up = Fifo(self, "up")
@@ -209,7 +224,7 @@ class LostNodeTest(ClusterCase):
 
 class RefusalTest(ClusterCase):
     def hello(self, **changes: Any) -> Dict[str, Any]:
-        return {"version": cluster.version(), "directory": self.folder, "gpus": "",
+        return {"version": cluster.version(), "directory": self.folder, "gpus": "", "umask": 0o22,
                 "nonces": {self.write("nonce", "text"): "text"}, "environment": {}, **changes}
 
     def test_an_agent_says_what_is_missing(self) -> None:
@@ -361,7 +376,7 @@ class PoolTest(unittest.TestCase):
         test = a_test(0, "a \udcff", shell=shell, command="true", preface=b"\xfe", junit="/x.xml", file="t", line=3)
         with mock.patch.dict(os.environ, {"GONE": "x", "KEPT": "x"}):
             outer = {b"GONE": b"y", b"KEPT": b"y", b"A": b"y"}
-            read = cluster.test_of(cluster.words_of(test, "", outer))
+            read = cluster.test_of(cluster.words_of(test, {}, outer))
         names = (b"A", b"GONE", b"KEPT", b"MORE")
         self.assertEqual({name: read.shell.environment.get(name) for name in names},
                          {b"A": b"\xff", b"GONE": None, b"KEPT": b"x", b"MORE": b"z"})
@@ -369,6 +384,10 @@ class PoolTest(unittest.TestCase):
             self.assertEqual(getattr(read, name), getattr(test, name), name)
         self.assertEqual(read.shell._replace(environment={}), shell._replace(environment={}))
         plain = test._replace(shell=run_tests.Snapshot(""))
-        read = cluster.test_of(cluster.words_of(plain, "export B; ", {}))
+        read = cluster.test_of(cluster.words_of(plain, {"B": "x y"}, {}))
         self.assertIs(read.shell.environment, os.environb)
-        self.assertEqual(read.command, "export B; true")
+        self.assertEqual(read.command, "{ export B='x y'; } 2>/dev/null; true")
+        job = run_tests.Job("/nowhere/bash", ["bash", "-c"], stdin="/in", umask=2)
+        read = cluster.test_of(cluster.words_of(test._replace(program=job, splits=True), {"B": "x"}, {}))
+        self.assertEqual(read.program, job._replace(bash=run_tests.find_program("bash")))
+        self.assertEqual((read.command, read.splits, read.shell.environment[b"B"]), ("true", True, b"x"))
