@@ -898,6 +898,11 @@ class Cluster(Host):
 
     def fitted(self, test: Test) -> Test:
         count = test.attributes.nodes
+        is_guess = test.program and test.attributes.gpus is None
+        if count < 2 and is_guess and test.gpus != run_tests.ALL_GPUS:
+            # What a script's words seem to ask for (`mpirun -np 16`): no more than a node has.
+            most = max(len(node.places) for node in self.nodes)
+            return test._replace(gpus=min(test.gpus, max(most, 1)))
         if count < 2:
             return test
         if test.gpus % count or test.gpus == run_tests.ALL_GPUS:

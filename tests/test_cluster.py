@@ -94,6 +94,12 @@ class RunTest(ClusterCase):
         places = " ".join(start["gpus"][0] for start in ran.journal("test_start"))
         self.assertRegex(places, r"^(n[12]:[01] ?){3}$")
 
+    def test_what_a_scripts_words_ask_for_is_no_more_than_a_node_has(self) -> None:
+        self.write("test.sh", "test_fail() { exit 1; }\nsh -c : --nproc-per-node=4 || test_fail four\n")
+        ran = self.run_command("test.sh")
+        self.assertEqual((ran.code, ran.outcomes()), (0, {"four": "passed"}), ran.text)
+        self.assertEqual(len(ran.journal("test_start")[0]["gpus"]), 2)
+
     def test_a_scripts_test_reads_and_writes_what_it_does_under_bash(self) -> None:
         """Its input, a file of its errors, umask, environment; and a loop around it still has its input."""
         text = ("RET=0\ntest_fail() { RET=1; echo \"failed: $1\"; }\nold=$(umask)\numask 027\necho file >in\n"
