@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 import unittest
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 from unittest import mock
 
 import run_tests
+from tests import test_script_equivalence
 from tests.support import ROOT, Fifo, GatedCase, Lifeline, a_test
+from tests.test_script_equivalence import Case
 
 sys.path.insert(0, os.path.join(ROOT, "qa"))
 import cluster
@@ -171,6 +173,16 @@ class RunTest(ClusterCase):
         process.wait()
         for pid in map(int, pids):
             self.wait_for_end(pid)
+
+
+class ScriptTest(test_script_equivalence.ScriptEquivalence):
+    """Random scripts say and do on a node what they do under bash. With one GPU, too, there would be markers."""
+
+    def runner(self) -> List[str]:
+        return [sys.executable, CLUSTER, "--nodes", "n1", "--launch", "env"]
+
+    def check(self, number: int, case: Case) -> Tuple[List[str], int]:
+        return super().check(number | 1, case)      # on two slots, or four
 
 
 class LostNodeTest(ClusterCase):

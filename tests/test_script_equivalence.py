@@ -540,6 +540,10 @@ class EquivalenceCase(unittest.TestCase):
         for signum, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
             self.addCleanup(signal.signal, signum, signal.signal(signum, handler))
 
+    def runner(self) -> List[str]:
+        """Without `site`, which takes as long as bash and its script."""
+        return [sys.executable, "-S", compiled_runner()]
+
     def run_case(self, case: Case, slots: Optional[int], changes: Mapping[str, Any] = {}) -> Trace:  # noqa: B006
         """Run a script in a fresh folder, under bash or the runner; `changes` are of its environment."""
         root = tempfile.mkdtemp(dir=self.folder)
@@ -559,8 +563,8 @@ class EquivalenceCase(unittest.TestCase):
             "LC_ALL": "C.UTF-8", "STUBS": f"{root}/bin", "STUB_LOG": f"{root}/calls", "FROM_OUTSIDE": "a  b\n c",
             "XML_LOG_DIR": f"{work}/xml", "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(slots or 1))), **changes}
         command = ["bash"]
-        if slots is not None:            # without `site`, which takes as long as bash and its script
-            command = [sys.executable, "-S", compiled_runner(), "--log-dir", logs]
+        if slots is not None:
+            command = [*self.runner(), "--log-dir", logs]
         with self.lock:
             process = subprocess.Popen(
                 [*command, case.name.replace("{root}", work)], cwd=work, start_new_session=True, stdin=subprocess.PIPE,
