@@ -955,6 +955,10 @@ class Cluster(Host):
         """The program of a script's test, with its input where its node can read it. Raises OSError."""
         if not job.stdin:
             return job
+        path = os.path.realpath(job.stdin)
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISCHR(os.stat(path).st_mode):  # /dev/zero: the node has its own
+                return job._replace(stdin=path)
         return job._replace(stdin=self.reaper.scratch.write(to_text(input_at(job.stdin))))
 
     def introduction(self, lease: NodeLease) -> Dict[str, str]:
