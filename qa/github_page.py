@@ -155,17 +155,30 @@ def logs_of(run: Sequence[Event], ends: Iterable[str], folder: str) -> Dict[str,
     """The logs of the tests that have run, by label; they lie in this folder now.
 
     A script that failed by itself has one, too, in its own name, and no start in the journal. Of a test that was split
-    the parts have started, and all of it has the log beside the folder of theirs.
+    the parts have started, and all of it has the log beside the folder of theirs; but what failed first tells more.
     """
     logs = {label: f"{os.path.basename(label)}.log" for label in ends}
-    for start in of_kind(run, "test_start"):
+    starts = of_kind(run, "test_start")
+    last = {start["label"]: start["attempt"] for start in starts}
+    bad = {
+        (end["label"], end["attempt"])
+        for end in of_kind(run, "test_end")
+        if end["outcome"] in FAILURES
+    }
+    first_bad: Dict[str, str] = {}
+    for start in starts:
         log, is_part = re.subn(r"\.parts/[^/]*$", ".log", start["log"])
-        label = start["label"]
-        if is_part:
-            label = re.sub(PART, "", label)
-        logs[label] = os.path.basename(log)
-    paths = {label: os.path.join(folder, name) for label, name in logs.items()}
-    return {label: path for label, path in paths.items() if os.path.isfile(path)}
+        label, attempt = start["label"], start["attempt"]
+        whole = re.sub(PART, "", label) if is_part else label
+        logs[whole] = os.path.basename(log)
+        if is_part and (label, attempt) in bad:
+            own = "/".join(start["log"].split("/")[-2:])
+            if attempt != last[label]:  # it has another name since
+                own = re.sub(r"\.log$", f".attempt{attempt}.log", own)
+            first_bad.setdefault(whole, own)
+    found = [*logs.items(), *first_bad.items()]
+    paths = [(label, os.path.join(folder, name)) for label, name in found]
+    return {label: path for label, path in paths if os.path.isfile(path)}
 
 
 def failed(run: Sequence[Event], ends: Mapping[str, Event], folder: str) -> Iterator[str]:

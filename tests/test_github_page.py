@@ -122,7 +122,7 @@ class PageTest(RunnerCase):
         self.assertEqual((ran.returncode, ran.stderr.splitlines()[0]), (0, "::error title=fails::failed, exit 1: why"))
 
     def test_a_test_that_was_split_is_one(self) -> None:
-        """With its own log; its parts are in the chart alone."""
+        """With the log of the first part that failed, else its own; its parts are in the chart alone."""
         self.write("logs/t.log", "in its log\n")
         events = [{"event": "run_start", "time": 1, "directory": "/"}]
         for number in (1, 2):
@@ -138,6 +138,8 @@ class PageTest(RunnerCase):
                                         "2.0s\n\n<details><summary>t (run 2): failed, exit 1</summary>\n\n```text\n"
                                         "in its log\n"), page)
         self.assertEqual(page.count("  part "), 2)
+        self.write("logs/t.parts/1.log", "in the log of the first part\n")
+        self.assertIn("```text\nin the log of the first part\n", self.page().stdout)
 
     def test_a_page_that_cannot_be_written(self) -> None:
         self.run_list("true\n")
