@@ -80,7 +80,7 @@ LISTED = 40  # lines of a list that are shown
 
 UNFIT = re.compile(r"^# |^\s|\s$|[\r\n]")  # to be a line of the file of labels
 TO_FIX = f"To fix, red for {RED_RUNS} runs or more, and left out until they pass:"
-LEFT_OUT = "Left out (what is named nowhere here is new, and runs):"
+LEFT_OUT = "Left out, but for those below (what is named nowhere here is new, and runs):"
 Bits = Dict[str, int]  # by job, a bit for each commit
 
 
@@ -846,15 +846,16 @@ def labels_text(report: Report, summary: Iterable[str]) -> str:
     for line in summary:
         if line.startswith(("Recommended:", "Walked")):
             lines.append(f"# {line}")
-    idle = report.to_fix - report.ours
+    left_out = report.rest | (report.to_fix - report.ours)
+    if all(map(UNFIT.search, left_out)):  # new tests run where a comment names one that is known
+        left_out = report.ours
     for title, mark, jobs in (
-        (LEFT_OUT, "# ", report.rest | idle),
+        (LEFT_OUT, "# ", left_out),
         ("Chosen:", "", report.chosen),
         ("New:", "", report.new),
         ("Failed lately:", "", report.again),
     ):
-        names = sorted(jobs)
-        fit = [mark + job for job in names if not UNFIT.search(job)]
+        fit = [mark + job for job in sorted(jobs) if not UNFIT.search(job)]
         if fit:
             lines += [f"# {title}", *fit]
     return "\n".join([*lines, ""])
@@ -956,8 +957,7 @@ def build_parser() -> argparse.ArgumentParser:
 def check_outputs(options: argparse.Namespace, read: Iterable[str]) -> None:
     """Make sure that nothing is written twice, or over a source, or a file that was read of it. Raises Mistake."""
     taken = {*map(file_of, options.sources), *map(file_of, read)}
-    outputs = options.html, options.csv, options.write
-    for path in filter(None, outputs):
+    for path in filter(None, [options.html, options.csv, options.write]):
         file = file_of(path)
         if file in taken:
             why = "is a source, or another output; name a file of its own"

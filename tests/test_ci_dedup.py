@@ -662,6 +662,9 @@ class RealJournals(DedupCase):
         self.assertEqual(ran.journal("run_end", "few/run_tests.jsonl")[0]["outcomes"], {"passed": 2, "deferred": 2})
         ran = self.run_at("c5", text + "true  #: label=added\n", "--only", "reduced.txt", "--log-dir", "more")
         self.assertEqual(ran.journal("run_end", "more/run_tests.jsonl")[0]["outcomes"], {"passed": 3, "deferred": 2})
+        self.dedup("logs/run_tests.jsonl", "--keep", "*", "--write", "all.txt")
+        ran = self.run_at("c6", text + "false  #: label=added\n", "--only", "all.txt", "--log-dir", "all")
+        self.assertEqual(ran.journal("run_end", "all/run_tests.jsonl")[0]["outcomes"], {"passed": 4, "failed": 1})
 
 
 class Tables(DedupCase):
@@ -1198,7 +1201,7 @@ class Walking(DedupCase):
         self.assertIn("\nRecommended: 1 of 2 jobs, 1 job of 2 jobs a commit (50.0 %); with 1 red for long, ",
                       out)
         self.assertEqual(self.read("w").splitlines()[-4:], [
-            "# Left out (what is named nowhere here is new, and runs):", "# a", "# Chosen:", "b"])
+            "# Left out, but for those below (what is named nowhere here is new, and runs):", "# a", "# Chosen:", "b"])
 
     def test_a_job_that_is_red_for_weeks_catches_nothing(self) -> None:
         """By the old count it catches all, and is all that is chosen."""
@@ -1628,8 +1631,8 @@ class Outputs(DedupCase):
         about = [line for line in ran.text.splitlines() if line.startswith(("Recommended", "Walked"))]
         self.assertEqual(self.read("w").splitlines(), [
             "# Chosen by ci_dedup.py, for run_tests.py --only.", *("# " + line for line in about),
-            "# Left out (what is named nowhere here is new, and runs):", "# calm", "# rare", "# slow", "# Chosen:",
-            "fast", "other"])
+            "# Left out, but for those below (what is named nowhere here is new, and runs):", "# calm", "# rare",
+            "# slow", "# Chosen:", "fast", "other"])
         labels = run_tests.parse_only(self.path("w")).labels
         self.assertEqual({label for label in labels if not label.startswith("# ")}, {"fast", "other"})
 
