@@ -5317,6 +5317,8 @@ class Trace:
         Else Python would flush it once more at exit, and complain.
         """
         try:
+            # Some CIs hand down a pipe that does not block; node does so to one that it shares with us.
+            os.set_blocking(1, True)
             action(*arguments)
         except OSError as error:
             if not isinstance(error, BrokenPipeError):
@@ -6562,7 +6564,6 @@ def send_signals_to(post: Callable[[Interrupt], None]) -> None:
 
 def open_stdout() -> BinaryIO:
     """Standard output as bytes, buffered also under PYTHONUNBUFFERED. It is open: `fill_standard_descriptors`."""
-    os.set_blocking(1, True)  # some CIs hand down a pipe that does not block
     return open(1, "wb", closefd=False)
 
 

@@ -13,10 +13,12 @@ import io
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
+import time
 import unittest
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from unittest import mock
@@ -578,6 +580,25 @@ class Streams(CommandLineCase):
         ran = Ran(1, b"Error in the following test cases: echo three; false", "", self.folder)
         self.check(ran, 1, {"a": "passed", "echo three; false": "failed", "touch ran": "passed"})
         self.assertEqual((ran.read("logs/a.log"), os.path.exists(ran.path("ran"))), ("one\ntwo\n", True))
+
+    def test_a_pipe_that_ceases_to_block(self) -> None:
+        """Another program that has it too may do so at any time; what its reader does not take at once must wait."""
+        up, hold = Fifo(self, "up"), Fifo(self, "hold")
+        for gpus in ("0", TWO):
+            with self.subTest(gpus=gpus):
+                self.clean()
+                reader, writer = os.pipe()
+                process = self.begin("echo up >up; read x <hold; seq 99999 #: label=a\n", gpus=gpus, stdout=writer)
+                up.lines()
+                os.set_blocking(writer, False)
+                hold.release()
+                while select.select([], [writer], [], 0)[1]:        # it has room
+                    time.sleep(0.01)
+                os.close(writer)
+                with open(reader, "rb") as pipe:
+                    out = pipe.read()
+                self.assertGreater(out.count(b"\n"), 99999)
+                self.check(self.end(process)._replace(out=out), 0, {"a": "passed"})
 
     def test_some_are_closed_from_the_start(self) -> None:
         self.write("tests.txt", "echo one; echo err >&2 #: label=a\ncat; false #: label=b\n")
