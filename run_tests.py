@@ -8437,7 +8437,7 @@ class ScriptRun(Run):
         """Show what the script has printed. A shell that asks has printed all that comes before."""
         with suppress(OSError):  # the shells have not started, or the log's name is gone
             if os.fstat(self.shell.kept).st_size != self.shown:
-                self.shown = self.trace.copy(f"/dev/fd/{self.shell.kept}", self.shown)
+                self.shown = self.trace.copy(f"/proc/self/fd/{self.shell.kept}", self.shown)
 
     def handle(self, event: Any) -> None:
         """Note what has happened, and do what follows from it. Raises the error of a thread that hears the shells."""

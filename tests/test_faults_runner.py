@@ -622,6 +622,21 @@ class MachineTest(FaultCase):
         self.assertEqual((ran.code, ran.err), (3, "run_tests.py: error: /proc is missing, or of another PID namespace; "
                                                   "mount it\n"))
 
+    def test_a_root_without_dev_fd(self) -> None:
+        """What a script prints is shown all the same."""
+        root = os.path.join(self.folder, "root")
+        os.mkdir(root)
+        text = ('mount --rbind / "$0" && mount -t tmpfs none "$0/dev" && mknod "$0/dev/null" c 1 3 && '
+                'mknod "$0/dev/zero" c 1 5 && exec chroot "$0" sh -c \'cd "$0" && exec "$@"\' "$@"')
+        space = ["unshare", "-m", "sh", "-c", text, root, self.folder]
+        if not is_allowed(*space, "true"):
+            self.skipTest("we may not mount a file system")
+        self.head = [*space, *self.head]
+        self.write("test.sh", "echo one; /bin/false || echo two\n")
+        for gpus in ("0", "0,1"):
+            with self.subTest(gpus=gpus):
+                self.assertEqual(self.run_command("test.sh", gpus=gpus).text.splitlines()[-2:], ["one", "two"])
+
 
 if __name__ == "__main__":
     unittest.main()
