@@ -7873,7 +7873,7 @@ class ScriptShell:
         own += f"_rt_role={role} _rt_reply={shlex.quote(reply)}\n"
         text = f"unset BASH_ENV\n{own}{ASK}{HOOK}{hook}{LAST_OF_HOOK}"
         path = self.reaper.scratch.write(text)
-        environment = {**os.environb, b"BASH_ENV": path.encode()}
+        environment = {**os.environb, b"BASH_ENV": to_bytes(path)}
         return self.job._replace(environment=environment)
 
     def run(self, jobs: Sequence[Tuple[Process, Job, int]]) -> None:

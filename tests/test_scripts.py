@@ -837,6 +837,12 @@ class FeatureTest(ScriptCase):
         self.assertIn("are gone from", ran.text)
         self.assertIn("let nothing clean TMPDIR", ran.text)
 
+    def test_a_tmpdir_that_is_not_utf_8(self) -> None:
+        folder = os.fsdecode(b"t\xff")
+        os.mkdir(os.path.join(self.folder, folder))
+        ran = self.conduct(HEAD + lines("python3 -m pytest a || test_fail a"), env={"TMPDIR": folder})
+        self.assertEqual((ran.code, len(ran.outcomes())), (0, 1), ran.text + ran.err)
+
     def test_a_signal_comes_to_the_script_behind_the_test(self) -> None:
         """As under bash, which waits for the test before it runs the trap."""
         up = Fifo(self, "up")
