@@ -8876,7 +8876,9 @@ class ScriptRun(Run):
             warn(
                 f"the script has ended before its jobs: {first_of([test.label for test in self.shell_waits_for])}"
             )
-        for test in self.shell_waits_for.keys() & schedule.running:
+        # A job that was killed at once has told nothing of its test, which may have run ahead.
+        killed = [test for test, call in self.scout_only.items() if call.site.is_background]
+        for test in schedule.running.keys() & {*self.shell_waits_for, *killed}:
             schedule.end(schedule.running[test], Outcome.INTERRUPTED, SIGTERM, "")
         self.carry_out(schedule.actions)
         # Nobody asks for those that have not started.

@@ -830,6 +830,13 @@ class FeatureTest(ScriptCase):
         ran = self.end(process)
         self.assertEqual((ran.code, sorted(ran.outcomes().values())), (0, ["interrupted", "passed"]))
 
+    def test_a_job_that_is_killed_at_once(self) -> None:
+        """The shell may not have told of its test, which the scout has found."""
+        self.write("tests/serve.sh", "#!/bin/sh\nexec $NAP\n", 0o755)
+        self.write("tests/b.sh", "#!/bin/sh\n", 0o755)
+        ran = self.conduct(lines("tests/serve.sh & kill -9 $!; tests/b.sh"))
+        self.assertEqual((ran.code, sorted(ran.outcomes().values())), (0, ["interrupted", "passed"]))
+
     def test_tmpdir_is_cleaned(self) -> None:
         self.write("tmp/x", "")
         ran = self.conduct(HEAD + lines("rm -rf tmp/*", "python3 a || test_fail a"), env={"TMPDIR": "tmp"})
