@@ -6499,7 +6499,8 @@ class Run:
         results = results_of(attempts)
         verdict, last = self.verdict(results)
         # The verdict is printed even if a record cannot be written, or a signal ends the logs.
-        code = exit_code_of(lambda: self.end_record(results, verdict)) or verdict
+        sick = self.schedule.sick
+        code = exit_code_of(lambda: self.record.run_end(results, verdict, sick)) or verdict
         send_signals_to(exit_by_signal)
         lines = summary(attempts, seconds, self.schedule, self.record)
         code = exit_code_of(lambda: self.record.summarise(attempts, seconds)) or code
@@ -6511,14 +6512,6 @@ class Run:
         for line in last:
             self.trace.line(line, RED if code else GREEN)
         return self.trace.exit_code(code)
-
-    def end_record(self, results: Results, code: int) -> None:
-        """Journal the end. What keeps that from being written may have ended the run, and is told then."""
-        try:
-            self.record.run_end(results, code, self.schedule.sick)
-        except (OSError, MachineError):
-            if not self.schedule.failure:
-                raise
 
     def verdict(self, results: Results) -> Verdict:
         """The exit code and the last lines of the trace."""
