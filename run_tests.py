@@ -1013,9 +1013,8 @@ class Reader:
 
 def unquoted(word: str) -> str:
     """A bash word without its quotes and with nothing expanded; as written where it is not that simple."""
-    found = re.fullmatch(r"""(['"]?)([\w@%+=:,./-]*)\1""", word)
-    if found:  # as most are: shlex takes its time
-        return found.group(2)
+    if re.fullmatch(r"[\w@%+=:,./-]+", word):  # as most are: shlex takes its time
+        return word
     try:
         return " ".join(shlex.split(word))
     except ValueError:
