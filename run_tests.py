@@ -4873,25 +4873,24 @@ class Record:
         self.options = options
         self.run = run
         self.log_dir = options.log_dir
-        self.failures = options.failures_path
-        self.journal = options.journal_path
         self.appended: Dict[str, int] = {}  # by path, the descriptors of files that get lines
         make_log_dir(self.log_dir)
         self.lock = lock_directory(self.log_dir)
-        folder = os.path.dirname(self.failures)
+        failures = options.failures_path
+        folder = os.path.dirname(failures)
         os.makedirs(folder, exist_ok=True)
         if not os.access(folder, os.W_OK):
-            raise PermissionError(errno.EACCES, "no file can be written", self.failures)
-        check_name(self.failures)
-        check_kind(self.journal, rb'\{"event"|\{(?:"[a-z]*)?(?:\n|$)', "journal")
-        self.append(self.journal, b"")
+            raise PermissionError(errno.EACCES, "no file can be written", failures)
+        check_name(failures)
+        check_kind(options.journal_path, rb'\{"event"|\{(?:"[a-z]*)?(?:\n|$)', "journal")
+        self.append(options.journal_path, b"")
         if options.junit:
             check_kind(options.junit, JUNIT, "JUnit file")
             # Try whether this file can be written, and take an older one away.
             write_xml(options.junit, xml_element("testsuites"))
             os.unlink(options.junit)
-        if not options.fail_dir and not options.reads(self.failures):
-            clear_name(self.failures)
+        if not options.fail_dir and not options.reads(failures):
+            clear_name(failures)
 
     def append(self, path: str, line: bytes) -> None:
         """Append a line to a file at once, behind a newline if the last line in the file has none.
@@ -4927,7 +4926,7 @@ class Record:
     def note(self, event: str, **values: Any) -> None:
         """Append one event to the journal, one JSON object a line: the only state that there is. Raises OSError."""
         record = {"event": event, "run": self.run, "time": round(time.time(), 3), **values}
-        self.append(self.journal, to_bytes(f"{json.dumps(record)}\n"))
+        self.append(self.options.journal_path, to_bytes(f"{json.dumps(record)}\n"))
 
     def log_path(self, test: Test, attempt: int = 0) -> str:
         """The log of a test's last attempt, or of an earlier one."""
@@ -5020,7 +5019,7 @@ class Record:
     def test_end(self, result: Result) -> None:
         """Name a failed test in `failures`; write its JUnit file if it has none that can be used."""
         if self.options.fails(result.outcome):
-            self.append(self.failures, to_bytes(f"{result.test.label}\n"))
+            self.append(self.options.failures_path, to_bytes(f"{result.test.label}\n"))
         path = result.test.junit
         never_ran = not result.has_run and result.outcome is not Outcome.DEFERRED
         # A test that passes and has not written this file may have read it.
@@ -5064,13 +5063,15 @@ class Record:
         """
         self.restore()
         is_whole = not any(result.outcome.is_unfinished() for result in results)
-        if is_whole and not self.options.fail_dir and self.options.reads(self.failures):
-            failed = [each.test.label for each in results if self.options.fails(each.outcome)]
+        options = self.options
+        failures = options.failures_path
+        if is_whole and not options.fail_dir and options.reads(failures):
+            failed = [each.test.label for each in results if options.fails(each.outcome)]
             if failed:
-                with whole_file(self.failures, is_ours=True) as file:
+                with whole_file(failures, is_ours=True) as file:
                     file.writelines(to_bytes(f"{label}\n") for label in failed)
             else:
-                clear_name(self.failures)
+                clear_name(failures)
         for path in self.appended:
             self.append(path, b"")  # restores it, if a test has deleted it
         self.note(
