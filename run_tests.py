@@ -6395,13 +6395,13 @@ class Run:
 
     def next_event(self) -> Event:
         """What happened, or a Tick where nothing has for a while or a deadline is due; shows growing logs meanwhile."""
-        pause_s = min(self.console.tick(), self.pause_s)
+        tick_s = self.console.tick()
         now = monotonic()
         if now >= self.chores_at:
             self.do_chores()
         if not self.inbox.events:  # under load, many lines go out in one write
             self.trace.flush()
-        pause_s = min(pause_s, self.schedule.deadline() - now)
+        pause_s = min(tick_s, self.pause_s, self.schedule.deadline() - now)
         event = None
         # What is due is due, however many events there are: short tests may fill the inbox faster than we empty it.
         if pause_s > 0:
