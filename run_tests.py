@@ -5053,8 +5053,9 @@ class Record:
         """Put back the log dir if a test has deleted it. Raises OSError, MachineError if another run has it now."""
         make_log_dir(self.log_dir)
         if os.stat(self.log_dir).st_ino != os.fstat(self.lock).st_ino:
-            os.close(self.lock)
-            self.lock = lock_directory(self.log_dir)
+            lock = lock_directory(self.log_dir)
+            os.dup2(lock, self.lock, False)  # the guard is given this number
+            os.close(lock)
 
     def run_end(self, results: Results, code: int, quarantined: Iterable[Sick]) -> None:
         """Journal how the run has ended. If `--only` read `failures`, it now gets this run's alone.
