@@ -4574,11 +4574,9 @@ class Host:
         try:
             process.spawn(job, output)
         except OSError as error:
-            if job.directory and not os.path.isdir(job.directory):
-                process.log(f"{job.directory}, where this test is to run, is gone")
-                job = Job(self.bash, ["bash", "-c", "exit 1"])
-            elif error.errno == errno.E2BIG:
-                process.log(f"{job.words[0]}: {error.strerror}")
+            is_gone = job.directory and not os.path.isdir(job.directory)
+            if is_gone or error.errno == errno.E2BIG:
+                process.log(f"{error.filename}: {error.strerror}; so this test cannot start")
                 job = Job(self.bash, ["bash", "-c", "exit 126"])
             elif test.program:  # bash says why, or reads the file as a script without `#!`
                 lines = "\n" * (test.line - 1)  # so that bash names the line

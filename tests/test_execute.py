@@ -457,7 +457,7 @@ class CommandLineTest(GatedCase):
         for name, expected in (("one", here + "/sub"), ("two", here), ("three", here + "/sub"), ("five", here)):
             self.assertEqual(os.path.realpath(ran.read("logs", name + ".log").strip()), expected)
         self.assertRegex(ran.read("logs/four.log"),
-                         r"^\n=== run_tests\.py: /.*/sub, where this test is to run, is gone ")
+                         r"^\n=== run_tests\.py: /.*/sub: No such file or directory; so this test cannot start ")
 
     def test_a_log_dir_that_a_test_takes_away_comes_back(self) -> None:
         ran = self.run_list("rm -r logs; until [ -d logs ]; do sleep 0.02; done #: timeout=60s\n",
