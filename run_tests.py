@@ -5694,8 +5694,9 @@ class Console:
             return
         fold = self.fold if self.options.accepts(result.outcome) else NO_FOLD
         test = result.test
-        title = f"{test.stem} [{test.label}: {result.verdict()}, {result.seconds:.1f}s]"
-        title = without_ci_commands(title)
+        title = without_ci_commands(
+            f"{test.stem} [{test.label}: {result.verdict()}, {result.seconds:.1f}s]"
+        )
         begin = fold.begin.format(title=title, test=test, opens=self.fold.opens)
         self.trace.command(begin)
         path = self.record.log_path(test)
@@ -6717,9 +6718,8 @@ def is_script(name: str) -> bool:
 def main() -> int:
     """The command line: returns the exit code, prints mistakes on stderr, never a traceback."""
     if sys.version_info < OLDEST_PYTHON:
-        major, minor = sys.version_info[:2]
         warn(
-            f"error: Python {major}.{minor} is too old, 3.8 is needed; name another interpreter"
+            f"error: Python {sys.version.split()[0]} is too old, 3.8 is needed; name another interpreter"
         )
         return EXIT_MACHINE
     return exit_code_of(lambda: run_lists(parse_command_line(sys.argv[1:], os.environ)))
