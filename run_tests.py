@@ -522,12 +522,6 @@ class Result(NamedTuple):
         """Why it has not passed: the line of its log that says it, if there is one."""
         return self.cause.line or self.reason or self.cause.text or self.verdict()
 
-    @property
-    def without_junit(self) -> str:
-        """What there is to say of a pass whose JUnit file is no good; empty if there is nothing."""
-        has_none = self.outcome.is_pass() and self.junit_fault != ""
-        return f"passed without its JUnit file ({self.junit_fault})" * has_none
-
     def told(self) -> str:
         """`failed, exit 1: assert 2 == 3`: how it ended, and why."""
         verdict = self.verdict()
@@ -3831,21 +3825,19 @@ def shortest(seconds: Seconds, gpus: int, cpus: int) -> float:
 
 def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Result:
     """What the end of an attempt means. Status 0 is no pass if its JUnit file or leaked processes speak against it."""
-    test = event.test
-    ended = event.ended
     outcome = outcome_of(event.status)
-    if attempt.ending_at <= ended:  # else the signal came when the shell had already ended
+    if attempt.ending_at <= event.ended:  # else the signal came when the shell had already ended
         outcome = attempt.ending or outcome
     cause = event.cause
     fault = event.junit_fault
     reason = ""
     passed = outcome is Outcome.PASSED
     is_first = attempt.number <= 1 + spared  # a spared attempt was its GPU's fault
-    has_died = test.is_pytest and fault  # pytest that ends by itself leaves a whole JUnit file
+    has_died = event.test.is_pytest and fault  # pytest that ends by itself leaves a whole JUnit file
     is_skip = event.status == options.skip_code and not event.junit_failures and not has_died
     if outcome is Outcome.TIMEOUT:
         cause = Cause("timeout")
-        reason = f"did not end in {test.timeout:g}s"
+        reason = f"did not end in {event.test.timeout:g}s"
     elif cause == OOM_KILLED:
         reason = "OOM killer"
     elif passed and event.junit_failures:
@@ -3862,11 +3854,13 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
     elif outcome is Outcome.FAILED and is_skip and is_first:
         outcome = Outcome.SKIPPED
         cause = NO_CAUSE
-    if not options.accepts(outcome) and test.junit and not fault and not event.junit_failures:
+    if outcome.is_pass() and fault:
+        reason = f"without its JUnit file ({fault})"
+    elif not (options.accepts(outcome) or fault or event.junit_failures) and event.test.junit:
         fault = "without a failure"  # written before the test died: CI would show green
     return attempt.result(
         outcome,
-        seconds=ended - attempt.began,
+        seconds=event.ended - attempt.began,
         status=event.status,
         reason=reason or "ran none of its cases" * event.ran_none,
         junit_fault=fault,
@@ -5663,8 +5657,6 @@ class Console:
             return  # the last lines of the run say it, or the marker has said it
         elif result.reason:
             tell(f"{result.test.where}: {result.test.label} {result.told()}")
-        elif result.without_junit:
-            tell(f"{result.test.where}: {result.test.label} {result.without_junit}")
 
     def replay_early(self, result: Result) -> None:
         """Show the log of a test that has ended, if it is not to be shown at the end of the run."""
@@ -5769,8 +5761,6 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
                 yield f"    {why}"
         if result.leaked:
             yield f"{count_leaks(result.leaked)}: {label} left {first_of(result.leaked)}"
-        if record.options.accepts(outcome) and result.without_junit:
-            yield f"{result.without_junit}: {label}"
         if outcome.is_pass() and result.reason:
             yield f"{result.reason}: {label}"
 

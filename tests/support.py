@@ -30,7 +30,7 @@ SHED = re.compile(r"(CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK|CUDA_DEVICE
 # What a run with one GPU or none says on stderr in any case: that there is none, and the lines that sum up.
 ENDS = "failed|crashed|timeout|interrupted|blocked|unrunnable|skipped|flaky"
 SUMMARY = re.compile(
-    rf"(?m)^(?:(?:{ENDS})\b[^\n]*: [^\n]*(?:\n    .*)?|slowest: .*|passed without its JUnit file .*"
+    rf"(?m)^(?:(?:{ENDS})\b[^\n]*: [^\n]*(?:\n    .*)?|slowest: .*|without its JUnit file .*"
     r"|leaked: .* left .*|quarantined: .*|\d+ failures? by cause:(?:\n +\d+ x .*)*|\d+ tests? in [\d.]+s on .*"
     r"|Rerun: .*|Alone: .*|run_tests\.py: (?:no GPU found|\w+ or --gpus shows no GPU).*)\n")
 

@@ -220,7 +220,7 @@ class JUnitTest(FaultCase):
             text += f"bash {label}.sh --junitxml={path} #: label={label}\n"
             outcomes[label] = wrote.outcome
         ran = self.suffer(text, 1, outcomes)
-        without = re.findall("(?m)^passed without its JUnit file .*: (.*)", ran.text)
+        without = re.findall("(?m)^without its JUnit file .*: (.*)", ran.text)
         self.assertEqual(without, [label for label, outcome in outcomes.items() if outcome == "passed"])
         for wrote, label in zip(WRITTEN.values(), outcomes):
             with self.subTest(label):

@@ -376,7 +376,7 @@ class StandInTest(RecordCase):
                 said = [element.get("message") for element in case if element.tag in ("failure", "error")]
                 self.assertEqual((case.get("name"), said), (path, [how] * bool(how)))
                 self.assertIn(f"JUnit file: {fault}\n" * bool(fault), case.findtext("system-out") or "")
-                told = f"\npassed without its JUnit file ({fault}): {path}\n"
+                told = f"\nwithout its JUnit file ({fault}): {path}\n"
                 self.assertEqual(told in ran.text, not how)
         self.assertIn("gone.xml on GPU 0 [failed, exit 0, its JUnit file is missing",
                       ran.text.replace("GPU 1", "GPU 0"))
@@ -402,7 +402,7 @@ class StandInTest(RecordCase):
                 self.assertEqual((ran.code, sorted(outcomes)), (1, ["failed"] * 2 + ["passed"] * 4), ran.text)
                 for line in ran.err.splitlines():
                     self.assertRegex(line, r"^run_tests.py: cannot write .*(folder|late|own)\.\w+ \(.*\); .* file$|"
-                                           r"^tests.txt:\d: [abcf] passed without its JUnit file \(")
+                                           r"^tests.txt:\d: [abcf] passed: without its JUnit file \(")
                 self.assertEqual(self.kinds("folder.xml", "late.xml", "pipe.xml", "device.xml"), "dppc")
                 self.assertEqual(ran.read("own.txt"), "a list\n")
 

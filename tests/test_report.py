@@ -496,9 +496,8 @@ class SummaryTest(ConsoleCase):
             Result(tests[4], Outcome.UNRUNNABLE, reason="needs 4 GPUs, more than there are"),
             Result(tests[5], Outcome.INTERRUPTED, 0.5, -2, lease_on("0")),
             Result(tests[6], Outcome.NOT_RUN),
-            Result(tests[7], Outcome.PASSED, 1.0, 0, lease_on("0"), junit_fault="truncated"),
-            Result(tests[8], Outcome.FLAKY, 1.0, 0, lease_on("0"), 2, leaked=("sleep (pid 7)",),
-                   junit_fault="missing"),
+            Result(tests[7], Outcome.PASSED, 1.0, 0, lease_on("0"), reason="without its JUnit file (truncated)"),
+            Result(tests[8], Outcome.FLAKY, 1.0, 0, lease_on("0"), 2, leaked=("sleep (pid 7)",)),
             Result(tests[9], Outcome.FAILED, 1.0, 5, lease_on("0"), cause=oom, leaked=("a (pid 8)", "b (pid 9)")),
             Result(tests[10], Outcome.CRASHED, 1.0, -9, lease_on("0"), reason="OOM killer", cause=run_tests.OOM_KILLED),
             Result(tests[11], Outcome.BLOCKED, reason="waits for b.py, which did not pass"),
@@ -522,10 +521,9 @@ timeout, 60.0s: d.py ({self.logs}/d.log)
 unrunnable: e.py
     needs 4 GPUs, more than there are
 interrupted, 0.5s: f.py ({self.logs}/f.log)
-passed without its JUnit file (truncated): h.py
+without its JUnit file (truncated): h.py
 flaky, 1.0s: i.py ({self.logs}/i.attempt1.log)
 leaked: 1 process: i.py left sleep (pid 7)
-passed without its JUnit file (missing): i.py
 failed, exit 5, 1.0s: j.py ({self.logs}/j.log)
     CUDA out of memory. Tried to allocate 2 GiB
 leaked: 2 processes: j.py left a (pid 8), b (pid 9)

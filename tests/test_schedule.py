@@ -688,7 +688,9 @@ class JudgeTest(unittest.TestCase):
             attempt = Attempt(test._replace(is_pytest=is_pytest), Lease((), 0), 1, at=2.0)
             event = Exited(5.0, attempt.test, status, junit_fault="missing")
             result = judge(event, attempt, run_tests.Options((), skip_code=77), spared=0)
-            reason = "its JUnit file is missing" * (is_pytest and status == 0)
+            reason = ""
+            if status == 0:
+                reason = "its JUnit file is missing" if is_pytest else "without its JUnit file (missing)"
             self.assertEqual((result.outcome, result.reason), (outcome, reason))
 
     def test_outcome_cause_and_reason(self) -> None:

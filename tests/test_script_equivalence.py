@@ -57,8 +57,8 @@ TOTAL = re.compile(rb"^\d+ tests? in [\d.]+s on [2-9] GPU.*\n\Z", re.MULTILINE) 
 AHEAD = re.compile(rb"^run_tests\.py: the script has not come to tests that ran ahead of it: .*\n", re.MULTILINE)
 # (it lands where the script has left a line open, of which the runner does not know)
 ALONE = re.compile(rb"run_tests\.py: .*?: behind `.*` \(.*\) bash runs all by itself\n|"
-                   rb"(?:qa dir/|\./|/[^\s\"']*/)?(?:test|more\d|lib|run_\w)\.sh:\d+: .* passed without its JUnit file "
-                   rb"\(.*\)\n")
+                   rb"(?:qa dir/|\./|/[^\s\"']*/)?(?:test|more\d|lib|run_\w)\.sh:\d+: .* passed: without its JUnit "
+                   rb"file \(.*\)\n")
 
 # All the programs that the scripts start: it notes how it was called, does what its arguments say, and is quick.
 STUB = r"""#!/bin/sh
