@@ -3826,14 +3826,14 @@ def shortest(seconds: Seconds, gpus: int, cpus: int) -> float:
 def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Result:
     """What the end of an attempt means. Status 0 is no pass if its JUnit file or leaked processes speak against it."""
     outcome = outcome_of(event.status)
-    if attempt.ending_at <= event.ended:  # else the signal came when the shell had already ended
+    if attempt.ending_at <= event.ended:  # else the shell had ended before the signal came
         outcome = attempt.ending or outcome
     cause = event.cause
     fault = event.junit_fault
     reason = ""
     passed = outcome is Outcome.PASSED
     is_first = attempt.number <= 1 + spared  # a spared attempt was its GPU's fault
-    has_died = event.test.is_pytest and fault  # pytest that ends by itself leaves a whole JUnit file
+    has_died = event.test.is_pytest and fault  # where it ends by itself, the file is whole
     is_skip = event.status == options.skip_code and not event.junit_failures and not has_died
     if outcome is Outcome.TIMEOUT:
         cause = Cause("timeout")
