@@ -717,7 +717,7 @@ class FeatureTest(ScriptCase):
         for gpus in ("0", FOUR):
             ran = self.conduct(lines("test_fail() { :; }", f"/bin/true --junitxml=x{gpus}.xml || test_fail x",
                                      f"/bin/false --junitxml=y{gpus}.xml || test_fail y"), gpus=gpus)
-            told = re.findall(" passed .*", ran.err)
+            told = re.findall(" passed: .*", ran.err)
             self.assertEqual(told[:1], [" passed: without its JUnit file (missing)"], ran.err)
             self.assertNotIn("y passed", ran.err)
 
