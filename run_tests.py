@@ -2607,11 +2607,11 @@ class History:
             self.last[name] = record["run"]
 
     def knows_shard(self) -> bool:
-        """Whether a known run may have selected the tests of this run's shard; True if it has none."""
-        shard = self.options.shard
-        if self.is_passed_over:
-            return False
-        return not shard or not self.shards.keys().isdisjoint(["", shard])
+        """Whether a known run may have selected the tests of this run's shard, or of the list if it has none."""
+        known = set(self.shards)
+        if self.options.shard:
+            known &= {"", self.options.shard}
+        return bool(known) and not self.is_passed_over
 
     def owes(self, test: Test, copies: int) -> bool:
         """Whether a test is new, or did not pass when it was last selected.
@@ -6555,8 +6555,7 @@ def choose(tests: Tests, options: Options) -> Selection:
     for option in changed_options(options, SCRIPT_OPTIONS):
         warn(f"{option} is for scripts (.sh or #!); for a list it does nothing")
     history = read_history(options)
-    is_known = history.shards and history.knows_shard()
-    if options.rerun_failed and not is_known:
+    if options.rerun_failed and not history.knows_shard():
         what = "this shard of " * bool(options.shard)
         warn(
             f"--rerun-failed: {options.journal_path} has no last run of {what}this list here; all of it runs"
