@@ -1731,9 +1731,8 @@ def check_use(test: TestLine, nodes: Nodes, known: Functions) -> None:
     last = nodes[-1]
     lost = [last] * (is_state([last]) or (last.name == "exec" and len(last.words) == 1))
     own = list(walk(nodes))
-    called = every[len(own) :]
     exporting = {node for node in unforked(every, functions) if node.name in EXPORTING}
-    lost += [node for node in called if node in exporting]
+    lost += [node for node in every[len(own) :] if node in exporting]
     for node in lost:
         if not re.match(r"cd (\.\.|-)|popd|unset|set \+|:", node.text):
             test.hint(
@@ -3159,12 +3158,10 @@ class Health:
     """
 
     SMI = ("nvidia-smi", "--format=csv,noheader,nounits")
-    QUERY = "--query-gpu=index,uuid,memory.used,temperature.gpu,memory.total"
     # The row of a GPU that is well: in place of the temperature it may say why there is none.
     WELL = (
         r"\d+, \S+, (\d+), (?:\d+|\[(?:N/A|Not Supported|Insufficient Permissions)\])(?:, .*)?"
     )
-    BROKEN = r"\[GPU (?:requires reset|is lost)\]"
 
     def __init__(self, machine: Machine) -> None:
         self.over = threading.Event()  # nobody needs an answer any more
@@ -3183,7 +3180,7 @@ class Health:
                     f"nvidia-smi lists no GPU {device.token}; CUDA hides it and all after it"
                 )
             reason = absent
-            if re.search(self.BROKEN, row):
+            if re.search(r"\[GPU (?:requires reset|is lost)\]", row):
                 reason = f"nvidia-smi: {row}"
             if reason:
                 self.sick.append(Sick(device, reason))
@@ -3193,7 +3190,8 @@ class Health:
     def ask(self, *which: str, tool: Callable[..., str] = call_tool) -> Dict[str, str]:
         """By index and by UUID, the rows of GPUs. Raises ToolError."""
         rows = {}
-        answer = tool(*self.SMI, self.QUERY, *which, over=self.over)
+        query = "--query-gpu=index,uuid,memory.used,temperature.gpu,memory.total"
+        answer = tool(*self.SMI, query, *which, over=self.over)
         for row, index, uuid in re.findall(r"(?m)^((\d+), ([^,\n]+).*)", answer):
             rows[index] = rows[uuid] = row
         return rows
