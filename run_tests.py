@@ -7256,9 +7256,9 @@ _rt_program() {  # reports a test: words, umask, folder, exported variables. Wit
     builtin export -f
     [[ ! ${_rt_whole-} ]] || {
       builtin printf '\0'
-      builtin command -- "$_rt_cat" /proc/self/environ     # if `/usr/bin/cat` is a test, a function has its name
-      [[ $? != 126 ]] || {     # it could not start with such an environment: neither could the test
-        _rt_status=126
+      # If `/usr/bin/cat` is a test, a function has its name. Where it cannot start, nor could the test.
+      builtin command -- "$_rt_cat" /proc/self/environ || {
+        _rt_status=$?
         builtin return
       }
     }

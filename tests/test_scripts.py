@@ -850,6 +850,15 @@ class FeatureTest(ScriptCase):
         ran = self.conduct(HEAD + lines("python3 -m pytest a || test_fail a"), env={"TMPDIR": folder})
         self.assertEqual((ran.code, len(ran.outcomes())), (0, 1), ran.text + ran.err)
 
+    def test_an_environment_that_nobody_can_tell(self) -> None:
+        """`cat` cannot start (`ulimit -v`), or fails: then so does the test, which must not run without it."""
+        self.write("bin/cat", "#!/bin/sh\nexit 9\n", 0o755)
+        self.write("tests/a.sh", "#!/bin/sh\ntouch ran\n", 0o755)
+        for gpus in ("0", "0,1"):
+            with self.subTest(gpus=gpus):
+                ran = self.conduct("tests/a.sh\n", gpus=gpus, env={"PATH": f"{self.folder}/bin:{os.environ['PATH']}"})
+                self.assertEqual((ran.code, os.path.exists(ran.path("ran"))), (9, False), ran.text)
+
     def test_a_signal_comes_to_the_script_behind_the_test(self) -> None:
         """As under bash, which waits for the test before it runs the trap."""
         up = Fifo(self, "up")
