@@ -278,7 +278,7 @@ class Options(NamedTuple):
     handlers: Sequence[str] = ["test_fail"]
     # In scripts, a pattern of commands that are tests; None: those with a handler.
     tests: str | None = None
-    calm: str = CALM_PROGRAMS  # in scripts, a pattern of programs that may run beside tests
+    calm: str = CALM_PROGRAMS  # in scripts, a pattern of programs that no test waits for
     one_by_one: bool = False  # a script waits for each test
     arguments: Sequence[str] = ()  # of a script
     verbose: bool = False
@@ -6163,7 +6163,8 @@ default: report
   --fail-function NAME: in a script, `command || NAME ...` is a test too, as with test_fail; may be repeated
   --tests REGEX: in a script, commands that begin so are tests; default, where it has no such NAME: pytest, ctest, \
 mpirun, torchrun, files with test in their path
-  --calm REGEX: in a script, programs that may run beside tests; default: rapids-logger, log, logger, banner
+  --calm REGEX: in a script, programs that no test needs, so that none waits for them; instead of: rapids-logger, \
+log, logger, banner
   --one-by-one: let a script wait for each test
 what is written
   --log-dir DIR: logs and JUnit files; default: $XML_LOG_DIR, else logs
@@ -8701,7 +8702,7 @@ class ScriptRun(Run):
         elif self.found_since == 1 and not is_open(command.node):
             why = f"{command.described} waits for the test before it"
             if command.node.name:
-                why += "; --calm REGEX names what need not"
+                why += "; above all tests it costs nothing, and --calm REGEX names what no test needs"
             self.reasons.setdefault(why)
         self.found_since = 0
         turn = next(self.turns["scout", number])

@@ -1424,6 +1424,12 @@ class AheadTest(ScriptCase):
         self.assertEqual(beside(self.events(ran), "pytest c --slow"), [])
         self.assertIn("2 tests ran while no other did; first reason to wait: `#: one-by-one`", ran.err)
 
+    def test_a_program_between_tests(self) -> None:
+        """Where each waits for it, the run says how it need not; the tests below a calm one may need what that does."""
+        ran = self.conduct(lines("pytest a", "pip3 x", "pytest b"))
+        self.assertRegex(ran.err, r"to wait: `pip3 x` \(test\.sh:2\) waits for the test before it; above all tests it "
+                                  r"costs nothing, and --calm REGEX names what no test needs\n")
+
     def test_files_that_tests_share(self) -> None:
         """A test waits for the one that writes a file that it names."""
         slow = 8 * " --slow"        # the scout is quicker
