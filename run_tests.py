@@ -2029,7 +2029,7 @@ def find_hints(parsed: ListFile, options: Options) -> None:
             test.hint(
                 "asks",
                 "this looks like a test of several GPUs, and gets one; write `#: gpus=N` behind it, or `#: gpus=1` "
-                "if that is right",
+                "if that is right; only the first such line is named",
             )
         if re.match(COVERS, "pytest " * test.is_target + text) and not test.attributes.lock:
             if test.barrier in covering:

@@ -1306,7 +1306,8 @@ class Hints(ParseCase):
                         "accelerate launch \\\n  --num_processes=2 a"):
             with self.subTest(command=command):
                 (hint,) = self.hints(f"true\n{command}\n{command} again\n")
-                self.assertRegex(hint, rf"\A{NAME}:2: this looks like a test of several GPUs, and gets one; write `#:")
+                self.assertRegex(hint, rf"\A{NAME}:2: this looks like a test of several GPUs, and gets one; write `#:"
+                                       ".* only the first such line is named$")
                 for text in (f"{command} #: gpus=1", f"#: gpus=2\n{command}", f"CUDA_VISIBLE_DEVICES=0,1 {command}"):
                     self.assertEqual(self.hints(text + "\n"), [])
                 self.assertEqual(self.hints(command + "\n", gpus_per_test=2), [])
