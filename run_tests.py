@@ -6161,7 +6161,7 @@ summary says so
   --leaks {report,fail}: whether a test that leaves processes behind fails; they are ended and named anyway; \
 default: report
   --fail-function NAME: in a script, `command || NAME ...` is a test too, as with test_fail; may be repeated
-  --tests REGEX: in a script, commands that begin so are tests; default, where it has no such NAME: pytest, ctest, \
+  --tests REGEX: in a script, commands that begin so are tests; without it, and without such a NAME: pytest, ctest, \
 mpirun, torchrun, files with test in their path
   --calm REGEX: in a script, programs that no test needs, so that none waits for them; instead of: rapids-logger, \
 log, logger, banner
@@ -8408,7 +8408,7 @@ class ScriptRun(Run):
                 way = "set -e"
             warn(
                 f"{self.name}: {way}: {len(file.sites)} commands look like tests, and may run ahead of each other; "
-                "--one-by-one stops that"
+                "--one-by-one stops that, and --tests REGEX says anew what is a test"
             )
         log = f"{self.record.log_dir}/{self.stem}.log"
         self.shell.start(log, self.script.known_tests(file), self.runs_ahead)

@@ -569,7 +569,8 @@ class FeatureTest(ScriptCase):
                      "pytest c")
         ran = self.conduct(text)
         self.assertEqual((ran.code, sorted(starts(ran.text))), (0, ["pytest a", "pytest b --exit=0", "pytest c"]))
-        self.assertIn("test.sh: set -e: 3 commands look like tests, and may run ahead of each other", ran.err)
+        self.assertIn("test.sh: set -e: 3 commands look like tests, and may run ahead of each other; "
+                      "--one-by-one stops that, and --tests REGEX says anew what is a test\n", ran.err)
         self.assertEqual(ran.text.splitlines()[-1], "bye 3")
         fails = "--beside=c --exit=4"
         ran = self.conduct(text.replace("--exit=0", fails))
