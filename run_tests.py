@@ -9159,7 +9159,7 @@ def list_script(file: ScriptFile, trace: Trace) -> int:
         if site.line >= file.one_by_one:
             why = "`#: one-by-one`"
         elif site.waits_for_shell or site.is_native:
-            why = "starts when the script comes to it"
+            why = f"starts when the script comes to it{'; if a function, its tests may run ahead' * site.is_native}"
         elif shared:
             why = f"waits for a test that has {min(shared)}, too"
         label = site.attributes.label or unquoted(site.label) or head_of(site.node)

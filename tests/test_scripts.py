@@ -529,6 +529,7 @@ class FeatureTest(ScriptCase):
     def test_a_dry_reading(self) -> None:
         """Each test, and why it does not run ahead; what looks like a test is one where no command has a handler."""
         self.write("test_a.py", "")
+        native = "starts when the script comes to it; if a function, its tests may run ahead"
         for text, tests in {
             HEAD + lines("a || test_fail x", 'b || { test_fail "$(c)"; }', "d | e || test_fail y", "pytest z",
                          "#: one-by-one", "f || test_fail z"):
@@ -546,7 +547,7 @@ class FeatureTest(ScriptCase):
                 "coverage run --omit a -p $B -m pytest h:12:runs ahead",
                 "uv run --with pytest==8 -q pytest i:13:runs ahead"],
             lines("set -eu", "test_f() {", '  pytest "${A}/$B" #: timeout=5m', "}", "test_f || exit 1"): [
-                'pytest "${A}/$B":3:runs ahead', "test_f:5:starts when the script comes to it"],
+                'pytest "${A}/$B":3:runs ahead', f"test_f:5:{native}"],
             lines("pytest test_a.py -k x", "pytest test_a.py -k y", "pytest b <in", "pytest c --junitxml=x.xml",
                   "pytest d --junitxml=x.xml"): [
                 "pytest test_a.py -k x:1:runs ahead",
@@ -554,8 +555,7 @@ class FeatureTest(ScriptCase):
                 "pytest b:3:starts when the script comes to it", "pytest c --junitxml=x.xml:4:runs ahead",
                 "pytest d --junitxml=x.xml:5:waits for a test that has x.xml, too"],
             lines("command pytest a", "exec pytest b"): [
-                "command pytest a:1:starts when the script comes to it",
-                "exec pytest b:2:starts when the script comes to it"],
+                f"command pytest a:1:{native}", f"exec pytest b:2:{native}"],
             lines("pytest a", "{ pytest b; } >log"): [
                 "pytest a:1:2: a block writes log", "pytest b:2:2: a block writes log"],
         }.items():
