@@ -8763,7 +8763,7 @@ class ScriptRun(Run):
         if tells:
             if number in self.past:  # perhaps in a subshell that never tells
                 self.on_lost(
-                    f"bash has not told the end of {command.described}; `bash -c` around it helps"
+                    f"bash has not told the end of {command.described}; `bash -c` in place of the ( ) around it helps"
                 )
             self.past.add(number)
         is_awaited = any(each is command for each, _ in self.held.values())

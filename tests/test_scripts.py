@@ -1412,6 +1412,16 @@ class AheadTest(ScriptCase):
         ran = self.conduct(lines("pytest a --slow --slow", "pytest b"))
         self.assertEqual((ran.code, beside(self.events(ran), "pytest a --slow --slow")), (0, []))
 
+    def test_an_end_that_bash_does_not_tell(self) -> None:
+        """The reason says how to write it."""
+        text = lines("set -E", "trap 'E=1' ERR", "f() { (pip3 $1 --exit=1); }", "f x || :", "f y || :", "pytest a",
+                     "pytest b")
+        reason = "`pip3 $1 --exit=1` (test.sh:3); `bash -c` in place of the ( ) around it helps\n"
+        self.assertIn(f"2 tests ran while no other did; first reason to wait: bash has not told the end of {reason}",
+                      self.conduct(text).err)
+        ran = self.conduct(text.replace("(pip3 $1 --exit=1)", "bash -c 'exit 1'"))
+        self.assertNotIn("ran while no other did", ran.err)
+
     def test_what_the_scout_comes_to_too_late_in_each_turn(self) -> None:
         """There it waits for the script, and goes ahead again."""
         self.overlap(8, "for i in 1 2; do", "bash -c 'sleep 0.5' tests/c m$i.csv & bash -c : tests/d m$i.csv &",
