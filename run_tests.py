@@ -680,7 +680,7 @@ NO_TEST = (
 )
 # A program that runs tests, or a file whose path says test, behind the interpreter that runs it.
 TEST_FILE = (
-    rf"(?!-|\w+=)(?:\S*/)?(?:tests?/{NO_TEST}\S|test_\S|test\d+\.|{NO_TEST}"
+    rf"(?!-|\w+=)(?:\S*/)?(?:g?tests?/{NO_TEST}\S|test_\S|test\d+\.|{NO_TEST}"
     r"(?:(?:run|smoke)_test|\S*_pytest_|(?:\S*[_/-])?(?:py|c|nose|unit)?tests?(?:\.\w+)?(?: |$)"
     r"|(?<=/)\S*[a-z]Tests?(?: |$)))"
 )
@@ -9158,8 +9158,10 @@ def list_script(file: ScriptFile, trace: Trace) -> int:
         named.update(paths)
         if site.line >= file.one_by_one:
             why = "`#: one-by-one`"
-        elif site.waits_for_shell or site.is_native:
-            why = f"starts when the script comes to it{'; if a function, its tests may run ahead' * site.is_native}"
+        elif site.is_native:
+            why = "starts when the script comes to it; if a function, its tests may run ahead"
+        elif site.waits_for_shell:
+            why = "starts when the script comes to it"
         elif shared:
             why = f"waits for a test that has {min(shared)}, too"
         label = site.attributes.label or unquoted(site.label) or head_of(site.node)

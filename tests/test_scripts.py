@@ -1497,7 +1497,7 @@ class ReadingTest(unittest.TestCase):
             self.assertFalse(looks_like_test(words), words[:40])
         for words in ("env LIB=/x/lib tests/a.sh", "timeout -k5 -v -s KILL 9 pytest a",
                       "timeout --signal KILL --kill-after=5 9 pytest a", "srun -N 1 -p gpu --mpi=pmix -l pytest a",
-                      "srun -n2 pytest a", "env -u A B=1 bin/someTests",
+                      "srun -n2 pytest a", "/x/gtests/A_TEST --b", "env -u A B=1 bin/someTests",
                       "timeout $T pytest a", 'timeout "${T:-5}" tests/a', "./test -f x", "sh test -x",
                       "bash -c import; tests/a", "nosetests a", "build/unittests", "./unittest -v"):
             self.assertTrue(looks_like_test(words), words)
