@@ -95,7 +95,7 @@ LOST_LEAST_S = 3.0  # the runner looks after its nodes once a second
 LOST_SHARE = 0.75  # of that time, after which an agent gives its runner up: it has swept when others start
 LEAVE_S = 30.0  # for an agent to sweep and go
 MESSAGE_BYTES = 1 << 16  # read at once
-WRITER_MS = 100  # for the end of a program whose output a test reads
+WRITER_MS = 2000  # for the end of a program whose output a test reads
 PIPE_BYTES = 1 << 16  # that a pipe holds
 TEE_NONBLOCK = 2  # SPLICE_F_NONBLOCK of <fcntl.h>
 
@@ -489,6 +489,7 @@ class Remote:
     """An attempt's process on a node, as far as the runner asks for it."""
 
     pid = 1  # that it has started needs no telling
+    sent: Tuple[Any, ...] = ()  # the last signal, and why stacks are wanted
 
     def __init__(self, node: Node, id: int) -> None:
         self.node = node
@@ -499,6 +500,7 @@ class Remote:
         return self.id not in self.node.attempts
 
     def signal(self, signum: int, stacks: str = "") -> None:
+        self.sent = signum, stacks
         self.node.writer.send("signal", id=self.id, signum=signum, stacks=stacks)
 
 
@@ -604,8 +606,11 @@ class Node:
             how = run_tests.death_of(status)
         return ": ".join([f"its agent has ended ({how})", *said])
 
-    def start(self, id: int, attempt: Attempt, test: Mapping[str, Any]) -> None:
-        """Let the agent run an attempt; if the node is lost, so is the attempt."""
+    def start(self, id: int, attempt: Attempt, words: Callable[[], Mapping[str, Any]]) -> None:
+        """Let the agent run an attempt; if the node is lost, so is the attempt. Raises OSError.
+
+        `words` says what it is to know of the test.
+        """
         lease = attempt.lease
         assert isinstance(lease, NodeLease)
         process = attempt.process = Remote(self, id)
@@ -617,16 +622,33 @@ class Node:
             self.lose(self.fault)
             return
         mine = lease.parts[0][1]
-        self.writer.send(
-            "start",
-            id=id,
-            number=attempt.number,
-            test=test,
-            slot=lease.slot,
-            devices=[device.index for device in mine.devices],
-            shares=lease.shares,
-            log=os.path.abspath(attempt.log),
-        )
+        fields = {
+            "id": id,
+            "number": attempt.number,
+            "slot": lease.slot,
+            "devices": [device.index for device in mine.devices],
+            "shares": lease.shares,
+            "log": os.path.abspath(attempt.log),
+        }
+        program = attempt.test.program
+        if program and program.stdin:
+            run_tests.start_thread(self.start_reader, attempt, words, fields)
+        else:
+            self.writer.send("start", test=words(), **fields)
+
+    def start_reader(
+        self, attempt: Attempt, words: Callable[[], Mapping[str, Any]], fields: Dict[str, Any]
+    ) -> None:
+        """Start a test that has an input, in a thread: what writes that may have to ask the runner meanwhile."""
+        test, process = attempt.test, attempt.process
+        try:
+            self.writer.send("start", test=words(), **fields)
+        except Exception as error:  # a thread that dies in silence would hang the run
+            with self.lock:
+                self.attempts.pop(fields["id"], None)
+            self.post(Broken(test, f"cannot run {test.label}: {error}"))
+        if process.sent:  # before the agent knew of the attempt
+            process.signal(*process.sent)
 
     def listen(self, agent: "subprocess.Popen[bytes]") -> str:
         """Post what the agent tells, until it ends; returns why it is no more there."""
@@ -945,11 +967,13 @@ class Cluster(Host):
         lease = attempt.lease
         assert isinstance(lease, NodeLease)
         self.count += 1
-        test = attempt.test
+        lease.parts[0][0].start(self.count, attempt, lambda: self.words(attempt.test, lease))
+
+    def words(self, test: Test, lease: NodeLease) -> Dict[str, Any]:
+        """What an agent is to know of a test. Raises OSError."""
         if test.program:
             test = test._replace(program=self.sent(test.program))
-        words = words_of(test, self.introduction(lease), self.outer)
-        lease.parts[0][0].start(self.count, attempt, words)
+        return words_of(test, self.introduction(lease), self.outer)
 
     def sent(self, job: Job) -> Job:
         """The program of a script's test, with its input where its node can read it. Raises OSError."""

@@ -109,6 +109,8 @@ class RunTest(ClusterCase):
                 "each() { \"$@\" || test_fail each; }\neach sh <<'END'\necho too; exit 4\nEND\n"
                 "cat <<<word || test_fail word\ncat <in || test_fail file\nsh -c umask || test_fail umask\n"
                 "sh -c 'head -c 3 | od' </dev/zero || test_fail device\n"
+                "for x in 1 2 3; do echo $x; done | sh -c cat || test_fail pipe\n"
+                "sh -c cat < <(echo a; sleep 0.3; echo b) || test_fail process\n"
                 "sh -c 'echo out; echo err >&2' 2>err || test_fail apart\ncat err\numask $old\n"
                 "while read x; do sh -c \"echo $x\" || test_fail $x; done < <(echo 1; echo 2)\n"
                 "export IFS=:; env | grep ^IFS || test_fail env\nexit $RET\n")
