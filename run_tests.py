@@ -2408,9 +2408,10 @@ def need_of(line: TestLine, options: Options) -> float:
     return shown
 
 
-def find_program(name: str, environment: Any = None) -> str | None:
-    """The path of a program; None if it is not on PATH, or not there."""
-    return shutil.which(name, path=os.pathsep.join(os.get_exec_path(environment)))
+def find_program(name: str, environment: Any = None, folder: str = "") -> str | None:
+    """The path of a program that starts in a folder; None if it is not on PATH, or not there."""
+    folders = [os.path.join(folder, each) for each in os.get_exec_path(environment)]
+    return shutil.which(name, path=os.pathsep.join(folders))
 
 
 def check_ties(lines: Mapping[Test, TestLine]) -> None:
@@ -8945,7 +8946,7 @@ class ScriptRun(Run):
         """The process that a test starts."""
         program = call.program
         words = program.words
-        path = find_program(words[0], program.environment) or words[0]
+        path = find_program(words[0], program.environment, program.directory) or words[0]
         # As the first of its process group, `setsid` would not wait for what it runs, nor would a file that becomes it.
         if "setsid" in " ".join(words) + tail_of(path):
             path = find_program("timeout") or "timeout"

@@ -187,7 +187,7 @@ def test_of(words: Mapping[str, Any]) -> Test:
         environment = {**kept, **changed}
     program = words["program"] and Job(**words["program"])
     if program:  # as the node has it
-        path = run_tests.find_program(program.words[0], environment)
+        path = run_tests.find_program(program.words[0], environment, words["directory"])
         program = program._replace(bash=path or program.bash)
     shell = run_tests.Snapshot(words["directory"], environment, words["prelude"])
     return Test(

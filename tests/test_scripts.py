@@ -851,6 +851,12 @@ class FeatureTest(ScriptCase):
         ran = self.conduct(HEAD + lines("python3 -m pytest a || test_fail a"), env={"TMPDIR": folder})
         self.assertEqual((ran.code, len(ran.outcomes())), (0, 1), ran.text + ran.err)
 
+    def test_a_relative_path_counts_from_the_tests_folder(self) -> None:
+        self.write("other/test_x", "#!/bin/sh\nexit 1\n", 0o755)
+        self.write("sub/bin/test_x", "#!/bin/sh\n", 0o755)
+        ran = self.conduct(lines("PATH=bin:$PWD/other:$PATH", "cd sub", "test_x"))
+        self.assertEqual((ran.code, ran.outcomes()), (0, {"test_x": "passed"}), ran.text)
+
     def test_an_environment_that_nobody_can_tell(self) -> None:
         """`cat` cannot start (`ulimit -v`), or fails: then so does the test, which must not run without it."""
         self.write("bin/cat", "#!/bin/sh\nexit 9\n", 0o755)
