@@ -7091,6 +7091,7 @@ class ScriptFile:
                 elif node in handled or (looks_count and self.is_test(node)):
                     reads_test = len(self.sites) > before_pipeline
                     site = self.site_of(node, line, own_label, reads_test)
+                    site = site._replace(is_background=runs_beside)
                     self.sites.append(site)
                     for each in self.lines_of(node, text):
                         self.by_place[place_of(each, node)].append(site)
@@ -7176,7 +7177,6 @@ class ScriptFile:
             files_of(node),
             label=label or '""',
             attributes=attributes,
-            is_background=node.after == "&",
             splits=splits_output(node),
             waits_for_shell=bool(reads or has_own or not only_looks(text)),
             # If the script may define a function of this name, that could not be told from ours: no trap tells of it.

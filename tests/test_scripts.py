@@ -835,8 +835,10 @@ class FeatureTest(ScriptCase):
         """The shell may not have told of its test, which the scout has found."""
         self.write("tests/serve.sh", "#!/bin/sh\nexec $NAP\n", 0o755)
         self.write("tests/b.sh", "#!/bin/sh\n", 0o755)
-        ran = self.conduct(lines("tests/serve.sh & kill -9 $!; tests/b.sh"))
-        self.assertEqual((ran.code, sorted(ran.outcomes().values())), (0, ["interrupted", "passed"]))
+        for job in ("tests/serve.sh", "(tests/serve.sh)"):
+            with self.subTest(job):
+                ran = self.conduct(lines(f"{job} & kill -9 $!; tests/b.sh"))
+                self.assertEqual((ran.code, sorted(ran.outcomes().values())), (0, ["interrupted", "passed"]))
 
     def test_tmpdir_is_cleaned(self) -> None:
         self.write("tmp/x", "")
