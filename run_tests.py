@@ -7258,13 +7258,11 @@ _rt_program() {  # reports a test: words, umask, folder, exported variables. Wit
     builtin export -f
     [[ ! ${_rt_whole-} ]] || {
       builtin printf '\0'
-      # If `/usr/bin/cat` is a test, a function has its name. Where it cannot start, nor could the test.
-      builtin command -- "$_rt_cat" /proc/self/environ || {
-        _rt_status=$?
-        builtin return
-      }
+      # If `/usr/bin/cat` is a test, a function has its name. Where it cannot start, nor could the test; or the disk is
+      # full. What has no mark is no report.
+      builtin command -- "$_rt_cat" /proc/self/environ || _rt_status=$? _rt_whole=failed
     }
-    builtin printf '\0%s\0' "$_rt_path.$_rt_mark"
+    [[ ${_rt_whole-} == failed ]] || builtin printf '\0%s\0' "$_rt_path.$_rt_mark"
   } 1<>"$_rt_path"
   _rt_ask test "${_rt_call[@]}" "$BASHPID" "$_rt_path.$_rt_mark" "${_rt_files[@]}"
 }
@@ -8539,7 +8537,8 @@ class ScriptRun(Run):
         """A shell has come to a test. The script's shell waits until it has ended, the scout until it may go on."""
         try:
             program = read_program(mark, self.environments)
-        except OSError:  # the shell has been killed, or cannot write
+        except OSError:  # the shell has been killed, or the disk is full
+            self.host.reaper.scratch.check_room()
             return ""
         except KeyError:
             return 'local _rt_whole=1; _rt_program "$@"'

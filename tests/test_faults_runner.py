@@ -219,6 +219,13 @@ class OutputTest(FaultCase):
         self.assertIn(b"not whole: exit code 3", out.splitlines()[-1])
         self.assertIn(b"error: cannot write a file (No space left on device)", err)
 
+    def test_no_room_for_what_a_script_tells_of_a_test(self) -> None:
+        """The test does not run, and the script does not look at its status."""
+        self.head = ["env", f"TMPDIR={self.folder}/logs", *self.head]
+        ran = self.on_small_disk("#!/bin/bash\nexport A=$(printf %0100000d 1)\n"
+                                 "for i in 1 2 3 4; do bash -c : tests/$i; done\nexit 0\n", "--log-dir", "other")
+        self.assertRegex(ran.text, "Stopped, the machine failed: a file, perhaps in TMPDIR, cannot be written")
+
     def test_no_room_for_the_state_of_the_shell(self) -> None:
         self.head = ["env", f"TMPDIR={self.folder}/logs", *self.head]
         ran = self.on_small_disk("A=$(printf %0200000d 1)\nset -u\necho $none\n")
