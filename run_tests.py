@@ -6265,7 +6265,7 @@ class Parser(argparse.ArgumentParser):
                     message += f"; {word} is {ours[near]} here"
         message = message.replace(
             "one argument", "one argument (OPTION=-x if it begins with a dash)"
-        )
+        ).replace("arguments:", "arguments (a script's own stand behind `--`):")
         self.print_usage(sys.stderr)
         raise UsageError(message)
 

@@ -201,8 +201,9 @@ class OptionsTest(unittest.TestCase):
 
     def test_what_other_runners_call_an_option_is_translated(self) -> None:
         self.assertEqual(self.mistake("--lf", "-n4", "tests.txt", "--maxfail=1"),
-                         "run_tests.py: error: unrecognized arguments: --lf -n4 --maxfail=1; --lf is --rerun-failed "
-                         "here; -n is --gpus N (CPU tests: --jobs N) here; --maxfail is --fail-fast here")
+                         "run_tests.py: error: unrecognized arguments (a script's own stand behind `--`): --lf -n4 "
+                         "--maxfail=1; --lf is --rerun-failed here; -n is --gpus N (CPU tests: --jobs N) here; "
+                         "--maxfail is --fail-fast here")
         own = {option for action in run_tests.build_parser()._actions for option in action.option_strings}
         for group in run_tests.FOREIGN_OPTIONS.splitlines():
             names, _, ours = group.partition(": ")
@@ -213,7 +214,8 @@ class OptionsTest(unittest.TestCase):
                                "--junit-xml": "; --junit-xml is --junit FILE here", "--bogus": "",
                                "-vv": "; -v is --output replay (of a script, --verbose) here"}.items():
             self.assertEqual(self.mistake(argument, "tests.txt"),
-                             f"run_tests.py: error: unrecognized arguments: {argument}{told}")
+                             "run_tests.py: error: unrecognized arguments (a script's own stand behind `--`): "
+                             f"{argument}{told}")
         self.assertEqual(self.mistake("--pytest-args", "-x -m 'not slow", "tests.txt"),
                          "run_tests.py: error: argument --pytest-args: a quote in \"-x -m 'not slow\" is never closed")
 
