@@ -384,6 +384,8 @@ class Reading(TestCase):
                 ("a\\ b c\\\n d", ["a\\ b", "c\\\n", "d"]),
                 ("A=(1 '2 )' # it's\n 3) b", ["A=(1 '2 )' # it's\n 3)", "b"]),
                 ("${a:-b c} ${d/ #/} ${#e}", ["${a:-b c}", "${d/ #/}", "${#e}"]),
+                ("\"it's (\" 'b ('", ["\"it's (\"", "'b ('"]), ("${a/(/b} c", ["${a/(/b}", "c"]),
+                ("$(a # it's )\n) b", ["$(a # it's )\n)", "b"]),
                 ("$(case a in b) c;; esac) d", ["$(case a in b) c;; esac)", "d"]),
                 ("$(echo case in) d", ["$(echo case in)", "d"]), ("$(echo esac) d", ["$(echo esac)", "d"]),
                 ("a>b 2>&1 <<<c", ["a", ">", "b", "2>&", "1", "<<<", "c"]), ("a <(b c) >(d)", ["a", "<(b c)", ">(d)"]),
