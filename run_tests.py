@@ -8538,7 +8538,8 @@ class ScriptRun(Run):
         try:
             program = read_program(mark, self.environments)
         except OSError:  # the shell has been killed, or the disk is full
-            self.host.reaper.scratch.check_room()
+            with suppress(FileNotFoundError):  # who answers says that TMPDIR has been cleaned
+                self.host.reaper.scratch.check_room()
             return ""
         except KeyError:
             return 'local _rt_whole=1; _rt_program "$@"'
