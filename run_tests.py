@@ -6669,7 +6669,7 @@ def run_lists(
             check_script(name, options)
             script = read_script(name, options)
             if options.list:
-                return list_script(script.files[name], trace)
+                return list_script(script, script.files[name], trace)
             return ScriptRun(script, find_host(options, reaper), trace).perform()
         os.environ.pop("RUN_TESTS_OPTS", None)  # not for a runner that a test starts
         tests, hints = parse_lists(options, reaper.scratch)
@@ -9149,10 +9149,21 @@ def shared_paths(paths: Mapping[str, bool], others: Mapping[str, bool]) -> Set[s
     return {path for path in paths.keys() & others if paths[path] or others[path]}
 
 
-def list_script(file: ScriptFile, trace: Trace) -> int:
+def list_script(script: Script, file: ScriptFile, trace: Trace) -> int:
     """Print what a first reading finds: each test, and why it does not run ahead; returns the exit code."""
     named: Dict[str, bool] = {}
-    for site in file.sites:
+    steps = list(file.sites)
+    for node in Reader(file.text).nodes:  # those that the script surely runs
+        command = Site(file, file.line_of(node.start), node, [])
+        calls = "function" * (node.name in file.functions)
+        if node.before == ";" and "_rt_other" in script.code_of(command, (calls,)):
+            steps.append(command)
+    steps.sort(key=lambda step: step.node.start)
+    above = ""  # a command since the last test
+    for site in steps:
+        if not site.label:
+            above = site.described
+            continue
         why = file.obstacle or "runs ahead"
         paths = paths_of("", *map(unquoted, [*site.node.words, *site.node.assigned]))
         shared = shared_paths(paths, named)
@@ -9165,6 +9176,9 @@ def list_script(file: ScriptFile, trace: Trace) -> int:
             why = "starts when the script comes to it"
         elif shared:
             why = f"waits for a test that has {min(shared)}, too"
+        elif above and site is not file.sites[0]:
+            why = f"waits for {above}, which waits for the test above it"
+        above = ""
         label = site.attributes.label or unquoted(site.label) or head_of(site.node)
         trace.line(f"{clean_label(label)}\t{site.where}\t{why}")
     if not file.sites:

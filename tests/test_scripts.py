@@ -540,7 +540,8 @@ class FeatureTest(ScriptCase):
                   "coverage run --omit a -p $B -m pytest h", "uv run --with pytest==8 -q pytest i",
                   "command -v pytest", "uv run --with a pip install pytest",
                   "uv run --frozen mypy tests/test_a.py", "poetry run -q cp $X tests/test_a.py"): [
-                "pytest a:1:runs ahead", "$PYTHON -m pytest b:3:runs ahead", "ctest:4:runs ahead",
+                "pytest a:1:runs ahead", "$PYTHON -m pytest b:3:waits for `pip install pytest` (test.sh:2), which "
+                "waits for the test above it", "ctest:4:runs ahead",
                 "tests/run.sh:5:runs ahead", "timeout -k 5 1.5m torchrun d:6:runs ahead", "/x/test_e:8:runs ahead",
                 "$py_version -m pytest f:9:runs ahead", "bin/someTests:10:runs ahead",
                 "xvfb-run -a -s '-screen 0 8x8' taskset -c 0-3 pytest g:11:runs ahead",
@@ -556,6 +557,10 @@ class FeatureTest(ScriptCase):
                 "pytest d --junitxml=x.xml:5:waits for a test that has x.xml, too"],
             lines("command pytest a", "exec pytest b"): [
                 f"command pytest a:1:{native}", f"exec pytest b:2:{native}"],
+            lines("f() { :; }", "make", "pytest a", "make || no", "f", "pytest b || rm b", "X=$(make) && pytest c"): [
+                "pytest a:3:runs ahead",
+                "pytest b:6:waits for `make` (test.sh:4), which waits for the test above it",
+                "pytest c:7:waits for `X=$(make)` (test.sh:7), which waits for the test above it"],
             lines("pytest a", "{ pytest b; } >log"): [
                 "pytest a:1:2: a block writes log", "pytest b:2:2: a block writes log"],
         }.items():
