@@ -4107,12 +4107,14 @@ class Reaper:
     run = "RUN_TESTS_RUN"  # the run's name; before it has one, the variable that all runs set
 
     def __init__(self) -> None:
+        if os.path.realpath("/proc/self") != f"/proc/{os.getpid()}":
+            raise MachineError(
+                "/proc is missing, or of another PID namespace; mount it (only Linux has one)"
+            )
         self.scratch = Scratch()
         self.kept: List[int] = []  # descriptors of the files that the guard is to hold open
         self.mark = run_mark()  # the run's; 0 if marks cannot be set
         self.marks = count(self.mark + 1)  # for the attempts
-        if os.path.realpath("/proc/self") != f"/proc/{os.getpid()}":
-            raise MachineError("/proc is missing, or of another PID namespace; mount it")
         self.path = f"/proc/self/task/{os.getpid()}/children"
         # Whether orphans become our children, in a list that we can read.
         self.sees_orphans = adopt_orphans() and os.path.isfile(self.path)

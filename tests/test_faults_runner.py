@@ -627,7 +627,7 @@ class MachineTest(FaultCase):
         self.head = ["unshare", "--pid", "--fork", *self.head]
         ran = self.run_list("true\n")
         self.assertEqual((ran.code, ran.err), (3, "run_tests.py: error: /proc is missing, or of another PID namespace; "
-                                                  "mount it\n"))
+                                                  "mount it (only Linux has one)\n"))
 
     def test_a_root_without_dev_fd(self) -> None:
         """What a script prints is shown all the same."""
