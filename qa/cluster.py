@@ -791,11 +791,15 @@ class ClusterPool(Pool):
         if need in (0, run_tests.ALL_GPUS):
             return True
         nodes, need = spread(need)
-        return (
-            sum(node.places != () and need <= node.pool.size for node in self.there()) >= nodes
-        )
+        rooms = [node.pool.size for node in self.there() if node.places or not need]
+        return sum(need <= room for room in rooms) >= nodes
 
     def lack(self, test: Test) -> str:
+        nodes, _ = spread(test.gpus)
+        there = len(self.there())
+        if 1 < nodes > there:
+            most = "there are" if there == len(self.nodes) else "are left"
+            return f"needs {nodes} nodes, more than {most}"
         lack = super().lack(test)
         return lack and f"{lack} on one node, or on as many as its nodes= says"
 

@@ -382,6 +382,17 @@ class PoolTest(unittest.TestCase):
         self.assertEqual([self.pool.holds(span), self.pool.holds(8), self.pool.holds(run_tests.ALL_GPUS)],
                          [True, False, True])
 
+    def test_a_test_without_gpus_may_span_nodes_that_have_none(self) -> None:
+        lease = self.pool.take(cluster.Span(0, 3))
+        assert isinstance(lease, cluster.NodeLease)
+        self.assertEqual([node.name for node, _ in lease.parts], ["n0", "n1", "n2"])
+        self.assertEqual([self.pool.lack(a_test(0, gpus=cluster.Span(gpus, nodes)))
+                          for gpus, nodes in ((0, 3), (0, 4), (4, 4), (3, 3))],
+                         ["", "needs 4 nodes, more than there are", "needs 4 nodes, more than there are",
+                          "needs 3 GPUs, more than there are on one node, or on as many as its nodes= says"])
+        self.nodes[0].fault = "gone"
+        self.assertEqual(self.pool.lack(a_test(0, gpus=cluster.Span(0, 3))), "needs 3 nodes, more than are left")
+
     def test_a_lost_node_gives_nothing(self) -> None:
         lease = self.pool.take(1)
         assert lease is not None
