@@ -5790,23 +5790,27 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     if len(longest) < 2:
         return
     yield f"slowest: {', '.join(longest)}"
-    if pool.sequential or any(result.outcome.is_unfinished() for result in results):
+    # A GPU in quarantine may have done work, but `pool.size` does not count it.
+    if (
+        pool.sequential
+        or pool.quarantined
+        or any(result.outcome.is_unfinished() for result in results)
+    ):
         return
     alone = [
         result.test.label for result in results if 1 < len(result.gpu_indices) == pool.size
     ]
     if alone:
         yield f"ran by itself, on all GPUs: {first_of(alone)}"
-    if not pool.quarantined:  # such a GPU has done work, but `pool.size` does not count it
-        each_s = {ends[-1].test: fsum(end.seconds for end in ends) for ends in attempts}
-        all_s = fsum(each_s.values())
-        best_s = shortest(each_s, pool.size, pool.cpus)
-        gain = round(all_s / seconds, 1)
-        if gain >= 1 and round(best_s, 1):  # else the tests took less than the runner
-            yield (
-                f"{gain} times as fast as one by one ({show_duration(all_s)}); "
-                f"no order takes less than {show_duration(best_s)}"
-            )
+    each_s = {ends[-1].test: fsum(end.seconds for end in ends) for ends in attempts}
+    all_s = fsum(each_s.values())
+    best_s = shortest(each_s, pool.size, pool.cpus)
+    gain = round(all_s / seconds, 1)
+    if gain >= 1 and round(best_s, 1):  # else the tests took less than the runner
+        yield (
+            f"{gain} times as fast as one by one ({show_duration(all_s)}); "
+            f"no order takes less than {show_duration(best_s)}"
+        )
 
 
 def total_line(results: Results, seconds: float, pool: Pool) -> str:

@@ -594,6 +594,16 @@ slowest: d.py 1:00, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
         pool.quarantine(devices[1])
         self.assertNotIn("no order", "".join(run_tests.figures(attempts, 1.0, pool)))
 
+    def test_no_test_had_all_gpus_where_one_was_lost(self) -> None:
+        """With two of three GPUs it ran beside others, until the third was lost."""
+        devices = [Device(number, str(number)) for number in range(3)]
+        pool = run_tests.Pool(devices)
+        attempts = [[Result(a_test(number), Outcome.PASSED, 1.0, 0, Lease(tuple(devices[:number]), number))]
+                    for number in (1, 2, 3)]
+        self.assertIn("ran by itself, on all GPUs: t3", [*run_tests.figures(attempts, 1.0, pool)])
+        pool.quarantine(devices[2])
+        self.assertEqual(len([*run_tests.figures(attempts, 1.0, pool)]), 1)
+
     def test_no_gain_is_told_where_there_is_none(self) -> None:
         """Tests of milliseconds say nothing of what many GPUs are good for."""
         pool = run_tests.Pool([Device(0, "0"), Device(1, "1")])
