@@ -22,6 +22,7 @@ import json
 import os
 import re
 import sys
+import time
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence
 
 PROGRAM = "github_page.py"
@@ -39,6 +40,7 @@ ANNOTATIONS = 10  # of a step: GitHub shows no more
 TEXT_ESCAPES: Mapping[int, str] = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 PROPERTY_ESCAPES = {**TEXT_ESCAPES, ord(":"): "%3A", ord(","): "%2C"}
 BARS = 100  # of a chart: Mermaid refuses texts of more than 50,000 characters
+CHART_START = 946_684_800  # 2000-01-01 00:00:00, since 1970
 DESCRIPTION = (
     "A run as a page on GitHub; annotations go to stderr, where $GITHUB_WORKSPACE is set."
 )
@@ -207,6 +209,11 @@ def named(ends: Mapping[str, Event]) -> Iterator[str]:
     yield f"Slowest: {html.escape(said)}\n\n"
 
 
+def clock(seconds: int) -> str:
+    """Seconds since a run began as a time that Mermaid shows alike everywhere: `X`, since 1970, is by a local clock."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(CHART_START + seconds))
+
+
 def chart(run: Sequence[Event]) -> str:
     """What ran where and when, in the words of Mermaid, which GitHub draws: the longest attempts."""
     starts = {(start["label"], start["attempt"]): start for start in of_kind(run, "test_start")}
@@ -224,12 +231,13 @@ def chart(run: Sequence[Event]) -> str:
         name = re.sub(r"[^\w ./=-]", " ", start["label"])
         mark = "crit, " * (end["outcome"] in FAILURES)
         for place in [f"GPU {token}" for token in start["gpus"]] or ["CPU"]:
-            lanes[place] += f"    {name} :{mark}{begin}, {stop}\n"
+            lanes[place] += f"    {name} :{mark}{clock(begin)}, {clock(stop)}\n"
     if not lanes:
         return ""
     in_order = sorted(lanes, key=lambda place: (len(place), place))  # GPU 2 before GPU 10
     sections = "".join(f"  section {place}\n{lanes[place]}" for place in in_order)
-    return f"```mermaid\ngantt\n  dateFormat X\n  axisFormat %H:%M:%S\n{sections}```\n"
+    head = "dateFormat YYYY-MM-DDTHH:mm:ss\n  axisFormat %H:%M:%S\n"
+    return f"```mermaid\ngantt\n  {head}{sections}```\n"
 
 
 def ends_of(run: Iterable[Event]) -> Dict[str, Event]:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import unittest
+from typing import Any, Dict, List, Sequence, Tuple
 
 from tests.support import ROOT, RunnerCase, interrupted
 
@@ -42,7 +43,8 @@ class PageTest(RunnerCase):
         for part in ("<summary>t|0% &lt;x&gt;: failed, exit 3: &lt;b&gt;</summary>\n\n"
                      "````text\n```\n<b>\n\n````\n", "<summary>dies: crashed (SIGSEGV): ",
                      "\n\nwaits: blocked: waits for dies, which did not pass\n\n",
-                     "gantt\n", "  section GPU 0\n", "  section GPU 1\n", "  section CPU\n    cpu :", " :crit, 0, 1\n"):
+                     "gantt\n", "  section GPU 0\n", "  section GPU 1\n", "  section CPU\n    cpu :",
+                     " :crit, 2000-01-01T00:00:00, 2000-01-01T00:00:01\n"):
             self.assertIn(part, ran.stdout)
 
     def test_a_script_that_fails_by_itself(self) -> None:
@@ -140,6 +142,21 @@ class PageTest(RunnerCase):
         self.assertEqual(page.count("  part "), 2)
         self.write("logs/t.parts/1.log", "in the log of the first part\n")
         self.assertIn("```text\nin the log of the first part\n", self.page().stdout)
+
+    def chart(self, *tests: Tuple[str, Sequence[str]]) -> str:
+        """The chart of a run of these tests, by label and GPUs, one behind the other for 61 s each."""
+        run: List[Dict[str, Any]] = [{"event": "run_start", "time": 5}]
+        for number, (label, gpus) in enumerate(tests):
+            start = {"label": label, "attempt": 1, "time": 5.2 + 61 * number, "gpus": gpus}
+            run += [{"event": "test_start", **start}, {"event": "test_end", "outcome": "passed", "seconds": 61.0, **start}]
+        return github_page.chart(run)
+
+    def test_the_chart_tells_the_time_of_no_place(self) -> None:
+        """Mermaid shows seconds since 1970 by the reader's clock: a run would begin at 19:00:00 in New York."""
+        chart = self.chart(("a", ["0"]), ("b", ["1"]))
+        self.assertIn("\n  dateFormat YYYY-MM-DDTHH:mm:ss\n", chart)
+        self.assertIn("a :2000-01-01T00:00:00, 2000-01-01T00:01:01\n", chart)
+        self.assertIn("b :2000-01-01T00:01:01, 2000-01-01T00:02:02\n", chart)
 
     def test_a_page_that_cannot_be_written(self) -> None:
         self.run_list("true\n")
