@@ -43,7 +43,7 @@ class PageTest(RunnerCase):
         for part in ("<summary>t|0% &lt;x&gt;: failed, exit 3: &lt;b&gt;</summary>\n\n"
                      "````text\n```\n<b>\n\n````\n", "<summary>dies: crashed (SIGSEGV): ",
                      "\n\nwaits: blocked: waits for dies, which did not pass\n\n",
-                     "gantt\n", "  section GPU 0\n", "  section GPU 1\n", "  section CPU\n    cpu :",
+                     "gantt\n", "  section GPU 0\n", "  section GPU 1\n", "  section CPU\n    \u200bcpu :",
                      " :crit, 2000-01-01T00:00:00, 2000-01-01T00:00:01\n"):
             self.assertIn(part, ran.stdout)
 
@@ -157,6 +157,13 @@ class PageTest(RunnerCase):
         self.assertIn("\n  dateFormat YYYY-MM-DDTHH:mm:ss\n", chart)
         self.assertIn("a :2000-01-01T00:00:00, 2000-01-01T00:01:01\n", chart)
         self.assertIn("b :2000-01-01T00:01:01, 2000-01-01T00:02:02\n", chart)
+
+    def test_no_label_ends_the_chart(self) -> None:
+        """Mermaid reads a name of its own words, or of blanks alone, as something else, and shows an error."""
+        labels = ["gantt", "title x", "section y", "click z", "2024-01-01", "???"]
+        chart = self.chart(*((label, ["0"]) for label in labels))
+        for line in chart.splitlines()[5:-1]:
+            self.assertRegex(line, "^    \u200b[^:]+:2000")
 
     def test_a_page_that_cannot_be_written(self) -> None:
         self.run_list("true\n")
