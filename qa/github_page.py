@@ -225,15 +225,18 @@ def chart(run: Sequence[Event]) -> str:
         for key in [(end["label"], end["attempt"])]
         if key in starts
     ]
-    longest = sorted(ran, key=lambda pair: -pair[1]["seconds"])[:BARS]
+    bars = [
+        (place, start, end)
+        for start, end in sorted(ran, key=lambda pair: -pair[1]["seconds"])
+        for place in [f"GPU {token}" for token in start["gpus"]] or ["CPU"]
+    ]
     lanes: Dict[str, str] = collections.defaultdict(str)
-    for start, end in sorted(longest, key=lambda pair: pair[0]["time"]):
+    for place, start, end in sorted(bars[:BARS], key=lambda bar: bar[1]["time"]):
         begin = int(start["time"] - run[0]["time"])
         stop = begin + max(1, round(end["seconds"]))
         name = UNSEEN + re.sub(r"[^\w ./=-]", " ", start["label"])
         mark = "crit, " * (end["outcome"] in FAILURES)
-        for place in [f"GPU {token}" for token in start["gpus"]] or ["CPU"]:
-            lanes[place] += f"    {name} :{mark}{clock(begin)}, {clock(stop)}\n"
+        lanes[place] += f"    {name} :{mark}{clock(begin)}, {clock(stop)}\n"
     if not lanes:
         return ""
     in_order = sorted(lanes, key=lambda place: (len(place), place))  # GPU 2 before GPU 10

@@ -165,6 +165,11 @@ class PageTest(RunnerCase):
         for line in chart.splitlines()[5:-1]:
             self.assertRegex(line, "^    \u200b[^:]+:2000")
 
+    def test_a_chart_of_wide_tests_is_small_enough(self) -> None:
+        """Each GPU has a bar: Mermaid refuses more than 50,000 characters."""
+        chart = self.chart(*((f"{number:0200}", [str(gpu) for gpu in range(16)]) for number in range(100)))
+        self.assertLess(len(chart), 50_000)
+
     def test_a_page_that_cannot_be_written(self) -> None:
         self.run_list("true\n")
         said = "github_page.py: the page cannot be written ("
