@@ -43,6 +43,8 @@ BARS = 100  # of a chart: Mermaid refuses texts of more than 50,000 characters
 CHART_START = 946_684_800  # 2000-01-01 00:00:00, since 1970
 # Before a name in a chart, where nobody sees it: Mermaid takes `title x`, `2024-01-01` or blanks alone for no name.
 UNSEEN = "\u200b"
+# What Markdown would take for its own, as numbers that it shows as the characters.
+MARKUP: Mapping[int, str] = {ord(letter): f"&#{ord(letter)};" for letter in "*_`[]#@~\\"}
 DESCRIPTION = (
     "A run as a page on GitHub; annotations go to stderr, where $GITHUB_WORKSPACE is set."
 )
@@ -139,6 +141,11 @@ def title(run: Sequence[Event], ends: Mapping[str, Event]) -> str:
     return f"{tests} in {seconds:.1f}s: {outcomes or 'none'} ({code})"
 
 
+def plain(text: str) -> str:
+    """A text as it stands, in Markdown or in HTML."""
+    return html.escape(text, quote=False).translate(MARKUP)
+
+
 def fenced(text: str) -> str:
     """A text as it stands, in Markdown: its fence is longer than any in it."""
     longest = max(["``", *re.findall("`+", text)], key=len)
@@ -189,7 +196,7 @@ def failed(run: Sequence[Event], ends: Mapping[str, Event], folder: str) -> Iter
     """Each failed test, with the end of its log folded away."""
     logs = logs_of(run, ends, folder)
     for label, end in failures(ends).items():
-        said = html.escape(f"{label}: {told(end)}")
+        said = plain(f"{label}: {told(end)}")
         if label in logs and end["status"] is not None:
             tail = fenced(tail_of(logs[label]))
             yield f"<details><summary>{said}</summary>\n\n{tail}\n</details>\n\n"
@@ -201,14 +208,14 @@ def named(ends: Mapping[str, Event]) -> Iterator[str]:
     """What was flaky, what a pass says besides, and what took longest."""
     flaky = [label for label, end in ends.items() if end["outcome"] == "flaky"]
     if flaky:
-        yield f"Flaky: {html.escape(', '.join(flaky))}\n\n"
+        yield f"Flaky: {plain(', '.join(flaky))}\n\n"
     for label, end in ends.items():
         if end["outcome"] == "passed" and end.get("reason"):
-            yield f"{html.escape(told(end))}: {html.escape(label)}\n\n"
+            yield f"{plain(told(end))}: {plain(label)}\n\n"
     ran = [label for label, end in ends.items() if end["seconds"]]
     slowest = sorted(ran, key=lambda label: -ends[label]["seconds"])[:SLOWEST]
     said = ", ".join(f"{label} {ends[label]['seconds']:.1f}s" for label in slowest)
-    yield f"Slowest: {html.escape(said)}\n\n"
+    yield f"Slowest: {plain(said)}\n\n"
 
 
 def clock(seconds: int) -> str:
@@ -258,7 +265,7 @@ def ends_of(run: Iterable[Event]) -> Dict[str, Event]:
 def page_of(run: Sequence[Event], folder: str) -> Iterator[str]:
     """The parts of the page of a run whose logs are in a folder."""
     ends = ends_of(run)
-    yield f"### {html.escape(title(run, ends))}\n\n"
+    yield f"### {plain(title(run, ends))}\n\n"
     yield from named(ends)
     yield from failed(run, ends, folder)
     yield chart(run)

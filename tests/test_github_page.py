@@ -47,6 +47,15 @@ class PageTest(RunnerCase):
                      " :crit, 2000-01-01T00:00:00, 2000-01-01T00:00:01\n"):
             self.assertIn(part, ran.stdout)
 
+    def test_a_label_stands_as_it_is(self) -> None:
+        """Markdown would show `a/__x__` in bold, and the stars of a glob not at all."""
+        self.run_list("[ $RUN_TESTS_ATTEMPT = 2 ] #: label='a/*_x.py b/*_[y](z)' retries=1\n"
+                      "false #: label='#1 `a`'\ntrue #: label=@b after='#1 `a`'\n")
+        page = self.page().stdout
+        self.assertIn("Flaky: a/&#42;&#95;x.py b/&#42;&#95;&#91;y&#93;(z)\n", page)
+        self.assertIn("<summary>&#35;1 &#96;a&#96;: failed, exit 1", page)
+        self.assertIn("\n&#64;b: blocked: waits for &#35;1 &#96;a&#96;, which did not pass\n", page)
+
     def test_a_script_that_fails_by_itself(self) -> None:
         """Its log is its own; it is no test, and takes no time. The log dir stands for the journal."""
         self.write("test.sh", "test_fail() { :; }\ntrue || test_fail a\necho 'no room'; exit 4\n")
@@ -148,7 +157,8 @@ class PageTest(RunnerCase):
         run: List[Dict[str, Any]] = [{"event": "run_start", "time": 5}]
         for number, (label, gpus) in enumerate(tests):
             start = {"label": label, "attempt": 1, "time": 5.2 + 61 * number, "gpus": gpus}
-            run += [{"event": "test_start", **start}, {"event": "test_end", "outcome": "passed", "seconds": 61.0, **start}]
+            end = {"outcome": "passed", "seconds": 61.0, **start}
+            run += [{"event": "test_start", **start}, {"event": "test_end", **end}]
         return github_page.chart(run)
 
     def test_the_chart_tells_the_time_of_no_place(self) -> None:
