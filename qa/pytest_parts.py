@@ -70,6 +70,7 @@ PLUGIN = "pytest_parts_plugin"
 VARIABLE = "RUN_TESTS_PART"  # where the plugin finds the files of its part
 KEYS = ("split", "after-crash")
 MOST_LOST = 10  # cases that a part may lose; what dies more often will not end
+NO_CASES = "ran none of its cases"  # the runner's word
 SHOWN = 3  # names in a line that says which cases were lost
 # Programs that start several processes of one command, which have to run the same cases together.
 LAUNCHERS = r"(.*/)?(torchrun|mpirun|mpiexec|srun|accelerate|deepspeed)$"
@@ -605,8 +606,12 @@ class PartsRun(run_tests.Run):
 
     def retry(self, result: Result) -> None:
         whole = self.whole_of.get(result.test)
-        if whole is None or (result.test, result.attempt) not in whole.went_on:
+        if whole is None:
             super().retry(result)
+            return
+        told = self.with_lost(result, whole)
+        if (result.test, result.attempt) not in whole.went_on:
+            super().retry(told)
             return
         self.record.attempt_end(result)
         attempt = (result.test, result.attempt)
@@ -615,16 +620,18 @@ class PartsRun(run_tests.Run):
         if attempt in whole.sick and not has_fallen:
             whole.fell.add(attempt)
             how = "its cases go on elsewhere"
-        told = self.with_lost(result, whole)
+            told = self.with_lost(result, whole)  # its case runs again
         self.console.ended(told, how, result.attempt)
 
     def with_lost(self, result: Result, whole: Whole) -> Result:
-        """A part's result, whose cause names the cases that it has lost."""
+        """A part's result, whose cause names the cases that it has lost; its last process may have had none left."""
         results = [*self.schedule.results.get(result.test, []), result]
         told = list(Sum(whole.turns(result.test, results, self.record)[-1:]).told_lost())
         if not told:
             return result
-        return result._replace(cause=result.cause._replace(line=", ".join(told)))
+        reason = result.reason.replace(NO_CASES, "")
+        cause = result.cause._replace(line=", ".join(told))
+        return result._replace(reason=reason, cause=cause)
 
     def conclude(self, result: Result, is_news: bool = True) -> None:
         """The end of a part is shown and journalled; with the last one, its test has ended."""

@@ -350,6 +350,9 @@ class Runs(PartsCase):
         self.assertEqual((ran.code, ran.outcomes()["test_flaky.py"]), (0, "flaky"), ran.text)
         part = [label for label in self.labels(ran) if self.labels(ran).count(label) == 3]
         self.assertEqual(len(part), 3)
+        # The process behind the crash had no case left, which is not why it runs anew.
+        self.assertRegex(ran.text, r"\[failed, exit 1, [\d.]+s, to be retried, at 0:\d\d\]\n"
+                                   r"    crashed \(SIGABRT\) in test_flaky.py::test_flaky ")
         self.assertEqual(len(cases_in(ran.path("logs", "pytest_test_flaky.xml"))), 6)
         self.assertIn("crashed (SIGABRT) in this case", ran.read("logs/pytest_test_flaky.xml.attempt1"))
         self.assertIn("Aborted", ran.read("logs/pytest_test_flaky.attempt1.log"))
