@@ -126,7 +126,7 @@ def plan(options: Options) -> int:
     finally:
         reaper.close()
     selection = run_tests.choose(tests, options)
-    if not selection.tests:
+    if not selection.selected:
         run_tests.warn(f"nothing to plan in {', '.join(options.lists)}")
         return run_tests.EXIT_NOTHING
     trace = run_tests.Trace(run_tests.open_stdout())

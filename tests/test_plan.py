@@ -193,6 +193,14 @@ class CommandLineTest(RunnerCase):
             "    1    2:40:00       2.67  100.0%     1.000           0  true e (30:00, gpus=1)",
             "    2    1:30:00       3.00   88.9%     1.125           0  true e (30:00, gpus=1)"])
 
+    def test_nothing_is_left_to_run(self) -> None:
+        self.write("tests.txt", "true #: label=a gpus=2\n")
+        self.write("few.txt", "b\n")
+        for options in (["-k", "b"], ["--max-gpus", "1"], ["--only", "few.txt"]):
+            ran = self.plan(*options, "tests.txt")
+            self.assertEqual((ran.code, ran.text), (5, ""), options)
+            self.assertTrue(ran.err.endswith("run_tests.py: nothing to plan in tests.txt\n"), ran.err)
+
     def test_help_tells_what_it_does(self) -> None:
         ran = self.plan("--help")
         self.assertEqual((ran.code, ran.err), (0, ""))
