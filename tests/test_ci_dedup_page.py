@@ -35,7 +35,8 @@ WHAT_IT_SHOWS = """
     return JSON.stringify({seen, outside: tip.hidden, jobs: data.jobs, tree,
                            boxes: document.querySelectorAll("#boxes rect").length,
                            labels: [...document.querySelectorAll("#rows div")].map(label => label.textContent),
-                           points: document.querySelectorAll("#plot circle").length,
+                           points: [...document.querySelectorAll("#plot circle")].map(point => point.textContent),
+                           ticks: [...document.querySelectorAll("#plot text[y='258']")].map(tick => +tick.textContent),
                            title: document.title, scripts: document.scripts.length, bold: document.querySelector("b")});
 })()
 """
@@ -143,8 +144,8 @@ class Page(unittest.TestCase):
         table, page = os.path.join(self.folder, "history.csv"), os.path.join(self.folder, "map.html")
         with open(table, "w", encoding="utf-8", newline="") as file:
             rows = csv.writer(file)
-            rows.writerow(["commit", "job", "ok"])
-            rows.writerows((number, job, digit) for number, digits in enumerate(COMMITS)
+            rows.writerow(["commit", "job", "ok", "seconds"])
+            rows.writerows((number, job, digit, len(job)) for number, digits in enumerate(COMMITS)
                            for job, digit in zip(JOBS, digits))
         subprocess.run([sys.executable, os.path.join(ROOT, "qa", "ci_dedup.py"), table, "--html", page,
                         "--csv", os.path.join(self.folder, "map.csv")], check=True, stdout=subprocess.DEVNULL)
@@ -165,7 +166,10 @@ class Page(unittest.TestCase):
         self.assertTrue(shown["outside"], "no hint outside of the cells")
         cells = [(y, x) for y in range(len(JOBS)) for x in range(len(JOBS))]
         self.assertEqual(len(shown["seen"]), len(cells))
-        self.assertEqual((shown["boxes"], len(shown["tree"]), shown["points"]), (1, 1, 12))
+        self.assertEqual((shown["boxes"], len(shown["tree"]), len(shown["points"])), (1, 1, 12))
+        dearest = max(float(point.split(" %")[0]) for point in shown["points"])
+        for quarter, tick in enumerate(shown["ticks"]):
+            self.assertAlmostEqual(tick, dearest * quarter / 4, delta=0.1)
         self.assertEqual(shown["labels"], [f"{number}. {job}" for number, job in enumerate(shown["jobs"])])
         verdicts = {job: [digits[place] == "1" for digits in COMMITS] for place, job in enumerate(JOBS)}
         numbers = self.matrix()
