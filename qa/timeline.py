@@ -57,6 +57,7 @@ from typing import (
 PROGRAM = "timeline.py"
 JOURNAL = "run_tests.jsonl"  # its name in a log dir
 PART = r" \(part \d+ of \d+\)$"  # the end of the label of a part of a test that was split
+PART_LOG = re.compile(r"\.parts/\d+\.log$")  # the log of a part
 BLINK_S = 0.05  # shorter waits and sweeps are the runner's own pace, and nobody can see them
 LARGEST = 1e12  # seconds since 1970, or of a test: more is a mistake
 UNITS = 100_000  # of the time axis, from its start to its end
@@ -471,13 +472,20 @@ class Draft:
         elif event == "test_start":
             start = read_start(order, record)
             self.starts.setdefault(start.label, {})[start.attempt] = start
+            self.note_part(start.label, PART_LOG.search(start.log))
         elif event == "test_end":
             end = read_end(order, record)
             self.ends.setdefault(end.label, {})[end.attempt] = end
-            whole, is_part = re.subn(PART, "", end.label)
-            if is_part and "origin" in record:
-                self.parts[whole][end.label] = None
+            self.note_part(end.label, "origin" in record)
         self.times.append(now)
+
+    def note_part(self, label: str, has_origin: Any) -> None:
+        """Take in that a label is that of a part of a test, if it ends so and has that origin, or that it is none."""
+        whole, is_part = re.subn(PART, "", label)
+        if is_part and has_origin:
+            self.parts[whole][label] = None
+        elif is_part and self.parts.get(whole, {}).keys() == {label}:
+            del self.parts[whole]
 
     def labels(self) -> List[str]:
         """In the order in which the tests began, or ended where they did not run."""
@@ -559,11 +567,11 @@ def make_run(journal: Journal, name: str) -> Tuple[Run, List[int]]:
     first, last = draft.first, draft.last
     begun = [start for starts in draft.starts.values() for start in starts.values()]
     end = max(draft.times)
-    # A test that was split has no start: its parts have run.
-    wholes = draft.ends.keys() & draft.parts
-    parts = {part for whole in wholes for part in draft.parts[whole]}
+    # A test that was split has no start: its parts have run. While they do, it has no end.
+    parts = {part for own in draft.parts.values() for part in own}
     every = [draft.test(label, end) for label in draft.labels()]
-    outcomes = tally(test for test in every if test.label not in parts)
+    running = [draft.test(whole, end) for whole in draft.parts.keys() - draft.ends.keys()]
+    outcomes = tally([*(test for test in every if test.label not in parts), *running])
     gpus = dict.fromkeys(first.get("gpus", ()))
     for start in begun:
         gpus.update(dict.fromkeys(start.gpus))
@@ -578,7 +586,7 @@ def make_run(journal: Journal, name: str) -> Tuple[Run, List[int]]:
         min(draft.times),
         end,
         tuple(gpus),
-        [test for test in every if test.label not in wholes],
+        [test for test in every if test.label not in draft.parts],
         outcomes,
         max(0, selected - chosen),
         bool(first) and not selected and bool(begun),

@@ -332,6 +332,17 @@ class WaitsTest(unittest.TestCase):
         self.assertIn(f"after 0-5 {second}", waits_in(story).values())
         self.assertEqual(timeline.facts_of(story)[0], "2 tests: 1 passed, 1 crashed")
 
+    def test_a_test_that_was_split_in_a_run_that_was_killed(self) -> None:
+        """It still runs, and is one, also where some of its parts have ended, or none."""
+        names = [f"m (part {number} of 3)" for number in (1, 2, 3)]
+        parts = [{**started(name, 0), "log": f"logs/m.parts/{number}.log"} for number, name in enumerate(names, 1)]
+        for ends in ([], [ended(names[0], 2, 2, origin="m")]):
+            run = run_of(a_run(*parts, *ends, started("y (part 1 of 2)", 1), end=None, selected=["m", "y", "never"]))
+            self.assertEqual((run.outcomes, run.unseen, len(run.tests)), ({"running": 2}, 1, 4))
+        # A test that is called so, and was one part.
+        run = run_of(a_run(parts[0], ended(names[0], 2, 2), ended("m", 2, 2), end=2))
+        self.assertEqual((run.outcomes, len(run.tests)), ({"passed": 2}, 2))
+
     def test_lines_in_another_order_make_no_circle(self) -> None:
         """The end of an attempt may stand before its start, as `tac` or `sort` leave them."""
         events = a_run(started("a", 0), ended("a", 2, 2), started("b", 2), ended("b", 4, 2), end=4)
