@@ -717,11 +717,13 @@ class Node:
             self.attempts.clear()
         for process in list(self.guests.values()):
             process.signal(signal.SIGKILL)
-        # So they end behind the Tick: if that ends the run, for want of nodes, it has interrupted them.
+        # So they end behind the Tick: if that ends the run, for want of nodes, it has interrupted them. They took no
+        # longer for that.
         ended = time.monotonic() + run_tests.KILLED_S
         sick = tuple(self.loss())
         self.post(run_tests.Tick(sick))
         for attempt in lost:
+            attempt.began += run_tests.KILLED_S
             end = Exited(ended, attempt.test, -signal.SIGKILL, "left open", cause=self.cause())
             self.post(end._replace(sick=sick))
 
