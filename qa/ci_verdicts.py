@@ -562,14 +562,16 @@ class History:
                 f"{options.complete:g} % of the jobs ran; --complete 0 takes all"
             )
         self.commits = [*itertools.compress(reader.commits, full)]
-        broken = []
-        for job in [*signs]:
-            signs[job] = bytes(itertools.compress(signs[job], full))
+        lost: Dict[bool, List[str]] = {False: [], True: []}  # by whether they passed at all
+        for job, said in [*signs.items()]:
+            signs[job] = bytes(itertools.compress(said, full))
             if PASSED not in signs[job]:
-                broken.append(job)
+                lost[PASSED in said].append(job)
                 del signs[job]
         if any(full):
-            self.notes += told("left out, since they never passed", broken)
+            self.notes += told("left out, since they never passed", lost[False])
+            why = "left out, since they passed only in commits that are left aside"
+            self.notes += told(why, lost[True])
         if not signs:
             why = f"{', '.join(options.sources)}: no job passed in a commit that counts; name {FORMS}"
             raise Mistake("; ".join([why, *self.notes]))

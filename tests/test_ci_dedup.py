@@ -1427,6 +1427,14 @@ class Choosing(DedupCase):
         self.dedup("h.csv", code=2, err=r"ci_dedup\.py: error: h\.csv: no job passed in .*; left out, "
                    r"since they never passed: 2: a \| b")
 
+    def test_a_job_that_passed_where_too_few_ran(self) -> None:
+        """As in shards of which each is a commit by itself."""
+        self.write("h.csv", table_of("1: a+ b+ c+", "2: d+ e-", "3: a- b+ c+", "4: a+ b- c+", "5: a+ b+ c+"))
+        self.assertIn("\nleft aside: 1 commit of 5, in which less than 90 % of the jobs ran; --complete 0 takes all\n"
+                      "left out, since they never passed: 1: e\n"
+                      "left out, since they passed only in commits that are left aside: 1: d\n",
+                      self.inside("h.csv", "--catch", "100"))
+
     def test_a_long_report_has_its_summary_first_and_cuts_its_lists(self) -> None:
         rng = random.Random(6)
         lines = [f"c{number}: " + " ".join(f"j{job}{'+-'[rng.random() < 0.05]}" for job in range(200))
