@@ -2043,11 +2043,11 @@ def test_cell(test: Test, numbers: Mapping[str, int], attempt: Attempt) -> Cell:
 def test_row(story: Story, test: Test, number: int) -> Row:
     """The row of a test."""
     spent = story.waits.spent[test.label]
-    began = test.ended
+    began = Cell("", test.ended - story.run.start)
     place = ""
     after = 0.0
     if test.attempts:
-        began = test.attempts[0].began
+        began = duration_cell(test.attempts[0].began - story.run.start)
         place = place_of(test.attempts[-1])
         after = math.fsum(each.released - each.ended for each in test.attempts)
     cells = [
@@ -2055,9 +2055,9 @@ def test_row(story: Story, test: Test, number: int) -> Row:
         Cell(test.verdict),
         Cell(need_text(test)),
         Cell(place),
-        duration_cell(began - story.run.start),
+        began,
         duration_cell(math.fsum(spent.values()), hides_zero=True),
-        duration_cell(test.seconds),
+        duration_cell(test.seconds, hides_zero=not test.attempts),
         duration_cell(after, hides_zero=True),
         count_cell(len(test.attempts)),
         Cell(waits_text(spent), wraps=bool(spent)),

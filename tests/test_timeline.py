@@ -430,6 +430,13 @@ class FilesTest(unittest.TestCase):
         page = Reader(timeline.Page([quiet], []).html())
         self.assertEqual(page.all("h2"), ["Critical path", "Slowest tests", "Tests"])
 
+    def test_a_test_that_did_not_run_began_at_no_time(self) -> None:
+        """It is sorted by when that was known."""
+        story = story_of(a_run(started("a", 0), ended("a", 2, 2, "failed"), ended("b", 2, 0, "blocked"), end=2))
+        row = timeline.test_row(story, story.run.tests[1], 2).html()
+        self.assertEqual(re.findall('<td class="n" data-v="([^"]*)">(.*?)</td>', row)[:4],
+                         [("2", ""), ("2", "2.0s"), ("0", ""), ("0", "")])       # began, waited, ran, was swept
+
     def test_hostile_texts(self) -> None:
         """They are shown, and are nothing but text; what cannot be seen is written out."""
         story = story_of(hostile_run())
