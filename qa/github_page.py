@@ -253,11 +253,15 @@ def chart(run: Sequence[Event]) -> str:
 
 
 def ends_of(run: Iterable[Event]) -> Dict[str, Event]:
-    """How each test has ended, by label: the last attempt counts, and all of a test that was split."""
+    """How each test has ended, by label: the last attempt counts, and all of a test that was split.
+
+    Where that has no end, as the run was killed, its parts that failed tell of it.
+    """
     ends = {end["label"]: end for end in of_kind(run, "test_end")}
-    for label in list(ends):
+    for label, end in list(ends.items()):
         whole, is_part = re.subn(PART, "", label)
-        if is_part and whole in ends and "origin" in ends[label]:
+        is_told = whole in ends or end["outcome"] not in FAILURES
+        if is_part and is_told and "origin" in end:
             del ends[label]
     return ends
 

@@ -152,6 +152,15 @@ class PageTest(RunnerCase):
         self.write("logs/t.parts/1.log", "in the log of the first part\n")
         self.assertIn("```text\nin the log of the first part\n", self.page().stdout)
 
+    def test_a_part_that_passed_is_no_test_that_did(self) -> None:
+        """Where the run was killed before all of its test had ended."""
+        events = [{"event": "run_start", "time": 1, "directory": "/"}]
+        for number, outcome in enumerate(("passed", "failed"), 1):
+            events.append({"event": "test_end", "label": f"t (part {number} of 3)", "attempt": 1, "time": 2.0,
+                           "outcome": outcome, "status": number - 1, "signal": None, "seconds": 1.0, "origin": "t"})
+        ends = github_page.ends_of([*events, {**events[1], "label": "u (part 1 of 2)", "origin": "u"}])
+        self.assertEqual({label: end["outcome"] for label, end in ends.items()}, {"t (part 2 of 3)": "failed"})
+
     def chart(self, *tests: Tuple[str, Sequence[str]]) -> str:
         """The chart of a run of these tests, by label and GPUs, one behind the other for 61 s each."""
         run: List[Dict[str, Any]] = [{"event": "run_start", "time": 5}]
