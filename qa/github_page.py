@@ -214,8 +214,9 @@ def named(ends: Mapping[str, Event]) -> Iterator[str]:
             yield f"{plain(told(end))}: {plain(label)}\n\n"
     ran = [label for label, end in ends.items() if end["seconds"]]
     slowest = sorted(ran, key=lambda label: -ends[label]["seconds"])[:SLOWEST]
-    said = ", ".join(f"{label} {ends[label]['seconds']:.1f}s" for label in slowest)
-    yield f"Slowest: {plain(said)}\n\n"
+    if slowest:
+        said = ", ".join(f"{label} {ends[label]['seconds']:.1f}s" for label in slowest)
+        yield f"Slowest: {plain(said)}\n\n"
 
 
 def clock(seconds: int) -> str:

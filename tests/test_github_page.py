@@ -160,6 +160,7 @@ class PageTest(RunnerCase):
                            "outcome": outcome, "status": number - 1, "signal": None, "seconds": 1.0, "origin": "t"})
         ends = github_page.ends_of([*events, {**events[1], "label": "u (part 1 of 2)", "origin": "u"}])
         self.assertEqual({label: end["outcome"] for label, end in ends.items()}, {"t (part 2 of 3)": "failed"})
+        self.assertEqual([*github_page.named({})], [])
 
     def chart(self, *tests: Tuple[str, Sequence[str]]) -> str:
         """The chart of a run of these tests, by label and GPUs, one behind the other for 61 s each."""
