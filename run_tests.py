@@ -872,9 +872,26 @@ class Node:
         self.conditions: List[Nodes] = []  # of `if`, `while`, `until`
         self.bodies: List[Nodes] = []
 
+    @property
     def parts(self) -> List[Node]:
         """The commands right inside a compound one."""
         return list(chain(*self.conditions, *self.bodies))
+
+    @property
+    def head(self) -> str:
+        """The words of a simple command, or of the head of a `for` or `case`."""
+        return " ".join(self.words)
+
+    @property
+    def all_words(self) -> List[str]:
+        """The words of a simple command with its assignments, without redirections, as BASH_COMMAND has them."""
+        words = self.assigned + self.words
+        return [word.replace("\\\n", "").replace("$'", "'") for word in words]
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether it only looks up whether a program exists, as `command -v` does."""
+        return re.match(LOOKUP, f"{self.head} ") is not None
 
     def has(self, pattern: str) -> bool:
         """Whether what a pattern describes stands in its text."""
@@ -890,7 +907,7 @@ def walk(nodes: Iterable[Node]) -> Iterator[Node]:
     for node in nodes:
         yield node
         if node.kind != "function":
-            yield from walk(node.parts())
+            yield from walk(node.parts)
 
 
 class Reader:
@@ -1049,7 +1066,7 @@ def is_state(nodes: Nodes) -> bool:
     changes = False
     for node in walk(nodes):
         assigns = node.assigned and not node.words
-        is_beside = node.kind or node.name in BESIDE_STATE or looks_up(node)
+        is_beside = node.kind or node.name in BESIDE_STATE or node.looks_up
         if assigns or node.kind == "function" or node.name in STATE_WORDS:
             changes = True
         elif not is_beside:
@@ -1062,22 +1079,17 @@ def is_state(nodes: Nodes) -> bool:
     return changes and not ends_in_check(nodes)
 
 
-def looks_up(node: Node) -> bool:
-    """Whether a command only looks up whether a program exists, as `command -v` does."""
-    return re.match(LOOKUP, f"{head_of(node)} ") is not None
-
-
 def ends_in_check(nodes: Nodes) -> bool:
     """Whether the last thing that a command does is to look: `export A=1; test -e F`."""
     if not nodes or nodes[-1].kind == "function":
         return False
     last = nodes[-1]
-    return last.name in CHECKS or looks_up(last) or any(map(ends_in_check, last.bodies))
+    return last.name in CHECKS or last.looks_up or any(map(ends_in_check, last.bodies))
 
 
 def functions_in(nodes: Iterable[Node]) -> Dict[str, Nodes]:
     """The functions that commands define."""
-    return {node.words[0]: node.parts() for node in walk(nodes) if node.kind == "function"}
+    return {node.words[0]: node.parts for node in walk(nodes) if node.kind == "function"}
 
 
 def reached(nodes: Iterable[Node], functions: Functions) -> List[Node]:
@@ -1118,7 +1130,7 @@ def is_infallible(node: Node) -> bool:
         return not node.has(RUNS_INSIDE)
     if node.has(FINDS_ALONE):
         return True
-    return node.name in INFALLIBLE or head_of(node) in ("wait", "exit 0", "return 0")
+    return node.name in INFALLIBLE or node.head in ("wait", "exit 0", "return 0")
 
 
 def reported_failures(
@@ -1138,7 +1150,7 @@ def reported_failures(
             joint = f"{first.before}{first.text}"
             switches = switched_by(first, switches)
             of_pipeline = reported_by_pipeline(pipeline, switches, functions)
-            repeats = re.match(REPEATS_STATUS, head_of(first))
+            repeats = re.match(REPEATS_STATUS, first.head)
             # Behind `&&`, it can only repeat a pass.
             if repeats and first is not nodes[0] and (first.before == "&&" or not in_status):
                 of_pipeline = set()
@@ -1202,7 +1214,7 @@ def reported_by_command(node: Node, switches: str, functions: Functions) -> Set[
     if loop and any(map(is_infallible, chain(*node.conditions))):
         reported.add(loop)  # `while true` ends when something in it has passed
     # What `break` ends has failed in its condition, and passes.
-    is_broken = loop and any(each.name == "break" for each in walk(node.parts()))
+    is_broken = loop and any(each.name == "break" for each in walk(node.parts))
     if not is_broken and (loop or {each.name for each in reported} - STATE_WORDS):
         for condition in node.conditions:
             reported |= reported_failures(condition, f"{switches} +e", functions)
@@ -1240,7 +1252,7 @@ def check_status(test: TestLine, nodes: Nodes, every: Nodes, functions: Function
             "`|| true` if that is meant; variables for the lines below can be set by a file that is sourced"
         )
     for node in foreground:
-        if node not in visible and re.match(f"{PREFIXES}(?:{RUNS_TESTS})", head_of(node)):
+        if node not in visible and re.match(f"{PREFIXES}(?:{RUNS_TESTS})", node.head):
             test.hint(
                 "lost",
                 f"a failure of `{node.name}` here is lost, as only the last command counts; join commands by `&&`, "
@@ -1248,28 +1260,18 @@ def check_status(test: TestLine, nodes: Nodes, every: Nodes, functions: Function
             )
 
 
-def words_of(node: Node) -> List[str]:
-    """The words of a simple command with its assignments, without redirections, as BASH_COMMAND has them."""
-    return [word.replace("\\\n", "").replace("$'", "'") for word in node.assigned + node.words]
-
-
 def spelled(node: Node) -> str:
     """A command as SETS_VARIABLE wants it: each of the names that `read` sets has a `=` behind it."""
     joint = " "
     if node.name == "read":
         joint = " = "
-    return joint.join([node.kind, *words_of(node), ""])
-
-
-def head_of(node: Node) -> str:
-    """The words of a command, or of the head of a `for` or `case`."""
-    return " ".join(node.words)
+    return joint.join([node.kind, *node.all_words, ""])
 
 
 def check_masks(nodes: Iterable[Node]) -> None:
     """Raises BadValue for a command that sets a device mask."""
     for node in nodes:
-        for word in words_of(node):
+        for word in node.all_words:
             if re.match(PINS, word):
                 raise BadValue(
                     f"{word} here would pin tests to the same GPUs; put it first on the line of a test, set it "
@@ -6913,7 +6915,7 @@ def files_of(node: Node, operators: str = "[^<]*[<>](?!<)") -> List[str]:
 
 def place_of(line: int, node: Node) -> Tuple[int, str]:
     """By what a command is known: its line and words, without blanks where bash 5.2 lays out a `$(…)` anew."""
-    text = " ".join(words_of(node))
+    text = " ".join(node.all_words)
     if re.search(SUBSHELL, text):
         text = re.sub(r"[\s;]", "", text)
     return line, text
@@ -7088,7 +7090,7 @@ class ScriptFile:
                     before_pipeline = len(self.sites)  # so many tests stand before its pipeline
                     head = node
                 own_label = handled.get(node, label)
-                text = node.text * (not node.kind) or head_of(node)
+                text = node.text * (not node.kind) or node.head
                 for name in re.findall(NAME, text):
                     self.commands_by_name[name].append(node)
                 self.note_ways(node, head.lead, text, runs_beside)
@@ -7105,7 +7107,7 @@ class ScriptFile:
                     self.bare.append(line)
                 elif self.is_filter(node, head, before_pipeline):
                     names = files_of(node)
-                    self.filters[(*words_of(node), *names)] = node.after not in PIPES
+                    self.filters[(*node.all_words, *names)] = node.after not in PIPES
                     if node.has("^tee|^sort .*-o"):
                         names += node.words[1:]
                     self.sites[-1].file_words.extend(names)
@@ -7125,7 +7127,7 @@ class ScriptFile:
             if not ("$" in source or os.path.exists(unquoted(source))):
                 self.obstacle = self.obstacle or f"{where}: a block reads {source}"
         bare = len(self.bare)
-        self.visit(node.parts(), label, is_job)
+        self.visit(node.parts, label, is_job)
         if node.kind == "function":
             del self.bare[bare:]
 
@@ -7171,7 +7173,7 @@ class ScriptFile:
         if attributes.label:
             label = expandable(attributes.label, is_command=False)
         operators = " ".join(chain(*node.redirects))
-        text = " ".join(words_of(node))
+        text = " ".join(node.all_words)
         reads = re.search("<(?! /dev/null)", operators) or node.before in PIPES
         has_own = re.search(rf"{VALUES_THAT_DIFFER}|\$\{{?\?|PIPESTATUS", text)
         # For a function in a program's place, `{fd}>` and `>&-` would not do what they do for the program.
@@ -8017,7 +8019,7 @@ def is_open(node: Node) -> bool:
 
 def acts(node: Node) -> bool:
     """Whether a command may change something outside its shell, or see what other programs have changed there."""
-    is_program = node.name not in CALM | SETS | BLIND and head_of(node) != "cat"
+    is_program = node.name not in CALM | SETS | BLIND and node.head != "cat"
     has_input = node.name in READS and "<<" not in node.text
     is_pure = substitutes(node.text, PURE) and not files_of(node)
     return is_program or has_input or not is_pure or node.has(FROM_EXEC) or looks_out(node)
@@ -8026,7 +8028,7 @@ def acts(node: Node) -> bool:
 def looks_out(node: Node) -> bool:
     """Whether what a builtin does depends on which files there are."""
     if node.name in MOVES | {"command", "builtin", "source", "."}:
-        return not re.fullmatch(r"cd [-./]+|popd", head_of(node))  # to a folder that exists
+        return not re.fullmatch(r"cd [-./]+|popd", node.head)  # to a folder that exists
     return node.has(f"^{FILE_TEST}") or has_glob(node)
 
 
@@ -8179,7 +8181,7 @@ class Script:
         for site in file.sites * (not file.obstacle):
             if site.node.redirects:  # BASH_COMMAND has more than its words
                 continue
-            text = " ".join(words_of(site.node))
+            text = " ".join(site.node.all_words)
             place = shlex.quote(f"{file.name}:{site.line}:{text}")
             code = self.kind(file, site.line, text, ("",))
             known += f"_rt_tests[{place}]={shlex.quote(code)}\n"
@@ -8210,7 +8212,7 @@ class Script:
         if reads and files_of(node):
             return f"_rt_block {command.number}"
         if reads and only_looks(node.text):
-            return f"_rt_reads {command.number} {shlex.quote(head_of(node))}"
+            return f"_rt_reads {command.number} {shlex.quote(node.head)}"
         if is_function:
             return f"{waits}_rt_function"
         is_known = self.options.tests is None and self.called.isdisjoint(functions)
@@ -8229,7 +8231,7 @@ class Script:
             return "calm"
         if node.name in MOVES:
             return f"_rt_move {command.number}"
-        head = head_of(node)
+        head = node.head
         differs = node.has(rf"{VALUES_THAT_DIFFER}|\$\{{?[_?]")
         if node.kind and inert(head) == head and not differs:
             return f"_rt_looks {command.number} {shlex.quote(head)}"
@@ -8241,7 +8243,7 @@ class Script:
         is_test = command.file.is_test(node)
         depends = not ARGUMENTS.isdisjoint(node.words) or "$" in node.name
         if re.match(INTERPRETER, node.name) and not is_test:
-            depends |= "$" in head_of(node)  # `sh $t`
+            depends |= "$" in node.head  # `sh $t`
         if depends:
             return f"_rt_each {command.number} " + " ".join(map(inert, node.words))
         if is_test:
@@ -8257,7 +8259,7 @@ class Script:
         if inert(first) != first:
             first = "''"  # no name of a program: bash itself runs the test
         assigned = " ".join(node.assigned)
-        words = f"{assigned} _rt_program {head_of(node)}" * (not site.waits_for_shell)
+        words = f"{assigned} _rt_program {node.head}" * (not site.waits_for_shell)
         files = " ".join(map(inert, site.file_words))
         quoted = f"{shlex.quote(words)} {site.label} {shlex.quote(files)}"
         native = "native" * site.is_native
@@ -8286,7 +8288,7 @@ class Script:
             return self.calm_code(command)
         if not self.references.isdisjoint(names):  # which set variables of other names
             return f"_rt_block {command.number}"
-        is_last = command.file.filters.get((*words_of(node), *files_of(node)))
+        is_last = command.file.filters.get((*node.all_words, *files_of(node)))
         if is_last is not None:
             return f"_rt_pass {command.number} " + "1" * is_last
         if self.shows(command) or re.match(self.options.calm, node.name):
@@ -8822,7 +8824,7 @@ class ScriptRun(Run):
         code = int(status)
         self.note_ahead(site.described, is_minor=True)
         if code:
-            self.note_failure(label or head_of(site.node), site.line, code)
+            self.note_failure(label or site.node.head, site.line, code)
             self.unhandled[label or str(site.line)] += 1
         self.let_scout_past(site, code)
 
@@ -8968,7 +8970,7 @@ class ScriptRun(Run):
         words = program.words
         site = call.site
         text = " ".join(words)
-        written = words_of(site.node)
+        written = site.node.all_words
         key = " ".join(written)
         if not ARGUMENTS.isdisjoint(written):
             key = text
@@ -9185,7 +9187,7 @@ def list_script(script: Script, file: ScriptFile, trace: Trace) -> int:
         elif above and site is not file.sites[0]:
             why = f"waits for {above}, which waits for the test above it"
         above = ""
-        label = site.attributes.label or unquoted(site.label) or head_of(site.node)
+        label = site.attributes.label or unquoted(site.label) or site.node.head
         trace.line(f"{clean_label(label)}\t{site.where}\t{why}")
     if not file.sites:
         warn(f'{NO_TESTS}; what a function runs by "$@" shows only in a run')

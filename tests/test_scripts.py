@@ -22,7 +22,7 @@ from typing import Any, Counter, Dict, List, Mapping, Sequence, Set, Tuple
 from xml.etree import ElementTree
 
 from run_tests import (
-    ASK, LOOKS_LIKE_TEST, Options, Reader, Script, ScriptFile, paths_of, place_of, read_program, words_of)
+    ASK, LOOKS_LIKE_TEST, Options, Reader, Script, ScriptFile, paths_of, place_of, read_program)
 from tests.support import SOON, WAIT_S, Fifo, Ran, lines_of, remarks
 from tests.test_faults import Ended, FaultCase
 from tests.test_script_equivalence import PROGRAMS, STUB, Case, EquivalenceCase, Trace, events_of
@@ -1479,7 +1479,7 @@ class ReadingTest(unittest.TestCase):
             "pytest c 2>&1 | tee c.log | tail -1 || test_fail c",
             'run "$@" >log 2>&1 <in || test_fail', "x=$(date) || test_fail no", "pytest d",
             "pytest e $(make) 2>err || test_fail \"$(make)\"  #: gpus=0")
-        self.assertEqual([(site.line, " ".join(words_of(site.node)), site.label) for site in file.sites], [
+        self.assertEqual([(site.line, " ".join(site.node.all_words), site.label) for site in file.sites], [
             (1, 'A=1 python3 a "$x"', '"a $x"'), (3, "pytest b `which c`", '"b"'), (5, "pytest c", '"c"'),
             (6, 'run "$@"', '""'), (9, "pytest e $(make)", "'$(make)'")])      # nothing runs for a label
         self.assertEqual([site.file_words for site in file.sites], [[], [], ["c.log"], ["log", "in"], ["err"]])
