@@ -228,22 +228,27 @@ class Outcome(enum.Enum):
     INTERRUPTED = "interrupted"
     NOT_RUN = "not run"
 
+    @property
     def is_pass(self) -> bool:
         """The test passed, so what waits for it may start."""
         return self in (Outcome.PASSED, Outcome.FLAKY)
 
+    @property
     def is_excused(self) -> bool:
         """The test did not pass, and does not fail the run either."""
         return self in (Outcome.SKIPPED, Outcome.KNOWN)
 
+    @property
     def is_failure(self) -> bool:
         """The test counts as failed. With `--flaky fail` a flaky test does, too: see `Options.fails`."""
-        return self.can_be_retried() or self in (Outcome.BLOCKED, Outcome.UNRUNNABLE)
+        return self.can_be_retried or self in (Outcome.BLOCKED, Outcome.UNRUNNABLE)
 
+    @property
     def can_be_retried(self) -> bool:
         """The test ran and did not pass."""
         return self in (Outcome.FAILED, Outcome.CRASHED, Outcome.TIMEOUT)
 
+    @property
     def is_unfinished(self) -> bool:
         """The run ended before the test did: the outcome says nothing about the test."""
         return self in (Outcome.INTERRUPTED, Outcome.NOT_RUN)
@@ -320,7 +325,7 @@ class Options(NamedTuple):
 
     def fails(self, outcome: Outcome) -> bool:
         """Whether a test with this outcome is reported as failed, and named in `failures`."""
-        return outcome.is_failure() or (outcome is Outcome.FLAKY and self.flaky == "fail")
+        return outcome.is_failure or (outcome is Outcome.FLAKY and self.flaky == "fail")
 
     def reads(self, path: str) -> bool:
         """Whether this path is the file of `--only`, which the run must not clear when it starts."""
@@ -334,7 +339,7 @@ class Options(NamedTuple):
 
     def accepts(self, outcome: Outcome) -> bool:
         """Whether a run with a test that ends so may pass."""
-        return not (outcome.is_unfinished() or self.fails(outcome))
+        return not (outcome.is_unfinished or self.fails(outcome))
 
 
 class LabelFile(NamedTuple):
@@ -535,7 +540,7 @@ class Result(NamedTuple):
         why = self.reason and f", {self.reason}"
         if self.outcome is Outcome.CRASHED:
             return f"crashed ({death_of(self.status)}{why})"
-        if self.outcome is Outcome.FAILED or self.outcome.is_excused():
+        if self.outcome is Outcome.FAILED or self.outcome.is_excused:
             status = f", exit {self.status}" * self.has_run
             return f"{self.outcome.value}{status}{why}"
         return self.outcome.value
@@ -2574,7 +2579,7 @@ class History:
             key = record["test"]
             label = record["label"]
             outcome = Outcome(record["outcome"])
-            if outcome.is_pass():
+            if outcome.is_pass:
                 seconds = record["seconds"] + 0.0  # a TypeError unless it is a number
                 passed = record["time"] + 0.0, seconds
                 if not 0 <= seconds <= LONGEST_S:
@@ -3583,7 +3588,7 @@ class Schedule:
             result = as_known(result, self.options.known_failures.get(test.origin, ""))
         else:
             self.spared.setdefault(test, 1)
-            if result.outcome.is_excused():  # on a broken GPU, a skip says nothing of the test
+            if result.outcome.is_excused:  # on a broken GPU, a skip says nothing of the test
                 result = result._replace(outcome=Outcome.FAILED)
         self.quarantine(sick)
         if self.is_machine_wide(result):
@@ -3648,7 +3653,7 @@ class Schedule:
 
     def tries_of(self, result: Result) -> int:
         """How many attempts a test may have, given the result of its last one."""
-        if not result.outcome.can_be_retried():
+        if not result.outcome.can_be_retried:
             return 0
         retries = result.test.attributes.retries
         if retries is None:
@@ -3688,7 +3693,7 @@ class Schedule:
                 if follower not in self.waiting:
                     continue
                 self.waiting[follower] -= 1
-                if ended.outcome.is_pass():
+                if ended.outcome.is_pass:
                     self.line_up(follower)
                 else:
                     del self.waiting[follower]
@@ -3855,7 +3860,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
     elif outcome is Outcome.FAILED and is_skip and is_first:
         outcome = Outcome.SKIPPED
         cause = NO_CAUSE
-    if outcome.is_pass() and fault:
+    if outcome.is_pass and fault:
         reason = f"without its JUnit file ({fault})"
     elif not (options.accepts(outcome) or fault or event.junit_failures) and event.test.junit:
         fault = "without a failure"  # written before the test died: CI would show green
@@ -3878,7 +3883,7 @@ def as_known(result: Result, why: str) -> Result:
     """
     if why and result.outcome is Outcome.FAILED:
         return result._replace(outcome=Outcome.KNOWN, reason=why)
-    if why and result.outcome.is_pass():
+    if why and result.outcome.is_pass:
         return result._replace(reason=f"passes, though known to fail ({why})")
     return result
 
@@ -5018,7 +5023,7 @@ class Record:
         path = result.test.junit
         never_ran = not result.has_run and result.outcome is not Outcome.DEFERRED
         # A test that passes and has not written this file may have read it.
-        is_input = result.outcome.is_pass() and result.junit_fault == STALE
+        is_input = result.outcome.is_pass and result.junit_fault == STALE
         if path and not is_input and (result.junit_fault or never_ran):
             try:
                 self.stand_in(path, result)
@@ -5058,7 +5063,7 @@ class Record:
         Raises OSError, MachineError.
         """
         self.restore()
-        is_whole = not any(result.outcome.is_unfinished() for result in results)
+        is_whole = not any(result.outcome.is_unfinished for result in results)
         options = self.options
         failures = options.failures_path
         if is_whole and not options.fail_dir and options.reads(failures):
@@ -5184,7 +5189,7 @@ def case_of(attempts: Results, record: Record) -> Any:
     elif record.options.accepts(last.outcome):
         failed = []
     parts = []
-    if last.outcome.is_excused() or last.outcome is Outcome.DEFERRED:
+    if last.outcome.is_excused or last.outcome is Outcome.DEFERRED:
         parts.append(xml_element("skipped", message=last.told()))
     for result in failed:
         tag = "failure" if result.outcome is Outcome.FAILED else "error"  # JUnit's words
@@ -5628,7 +5633,7 @@ class Console:
             f"[{result.verdict()}, {result.seconds:.1f}s, {progress}, at {clock(self.age())}]",
             colour,
         )
-        if result.outcome.is_failure():
+        if result.outcome.is_failure:
             log = self.record.log_path(result.test, attempt)
             self.mark(f"    {result.why()} \u2192 {log}")
         if not self.has_markers and self.shows(result):
@@ -5656,7 +5661,7 @@ class Console:
             self.replay_early(result)
         elif self.sums_up and fails and (result.test.announces or not result.has_run):
             self.trace.write(f"{error}\n")  # as `echo` prints it
-        elif self.sums_up or self.has_markers and not outcome.is_pass():
+        elif self.sums_up or self.has_markers and not outcome.is_pass:
             return  # the last lines of the run say it, or the marker has said it
         elif result.reason:
             tell(f"{result.test.where}: {result.test.label} {result.told()}")
@@ -5764,7 +5769,7 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
                 yield f"    {why}"
         if result.leaked:
             yield f"{count_leaks(result.leaked)}: {label} left {first_of(result.leaked)}"
-        if outcome.is_pass() and result.reason:
+        if outcome.is_pass and result.reason:
             yield f"{result.reason}: {label}"
 
 
@@ -5772,7 +5777,7 @@ def causes(results: Results) -> Iterator[str]:
     """The failures by their causes, the most frequent first."""
     labels = defaultdict(list)
     for result in results:
-        if result.outcome.is_failure():
+        if result.outcome.is_failure:
             labels[result.cause.text or result.reason].append(result.test.label)
     total = sum(map(len, labels.values()))
     if len(labels) < total:  # else their own lines say it
@@ -5796,7 +5801,7 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     if (
         pool.sequential
         or pool.quarantined
-        or any(result.outcome.is_unfinished() for result in results)
+        or any(result.outcome.is_unfinished for result in results)
     ):
         return
     alone = [
@@ -5913,7 +5918,7 @@ def verdict_of(results: Results, schedule: Schedule, is_part: bool = False) -> V
     options = schedule.options
     outcomes = {result.outcome for result in results}
     is_empty = outcomes <= {Outcome.SKIPPED, Outcome.DEFERRED}  # nothing was tested
-    unfinished = tally(result for result in results if result.outcome.is_unfinished())
+    unfinished = tally(result for result in results if result.outcome.is_unfinished)
     code = EXIT_OK
     why = ""
     if not all(map(options.accepts, outcomes)):
@@ -5934,7 +5939,7 @@ def verdict_of(results: Results, schedule: Schedule, is_part: bool = False) -> V
     if why:
         lines.append(f"{why}: {unfinished or 'no test was running or waiting'}")
     failed = [result.test.label for result in results if options.fails(result.outcome)]
-    excused = tally(result for result in results if result.outcome.is_excused())
+    excused = tally(result for result in results if result.outcome.is_excused)
     if failed:
         lines.append(f"Error in the following test cases: {' '.join(failed)}")
     elif not why:

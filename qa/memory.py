@@ -156,7 +156,7 @@ class MemoryHost(Host):
         """Run one attempt, and keep whether it has passed. Called in its thread. Raises OSError."""
         event = super().run_process(attempt)
         result = run_tests.judge(event, attempt, self.options, 0)
-        if result.outcome.is_pass() and attempt.test.gpus == 1:
+        if result.outcome.is_pass and attempt.test.gpus == 1:
             self.passed.append(attempt)
         return event
 

@@ -354,7 +354,7 @@ class Sum:
         """
 
         def place(result: Result) -> Tuple[int, bool]:
-            says = result.outcome.is_pass() and result.reason != ""
+            says = result.outcome.is_pass and result.reason != ""
             return WORST_FIRST.index(result.outcome), says
 
         return min([*(each.result for each in self.lost.values()), *self.last], key=place)
@@ -364,8 +364,8 @@ class Sum:
         worst = self.worst()
         outcome, reason, cause = worst.outcome, worst.reason, worst.cause
         ran = any(result.has_run for result in self.last)
-        fails_run = outcome.is_failure() or outcome.is_unfinished()
-        has_to_be_whole = outcome.is_pass() or (outcome is Outcome.SKIPPED and self.junit)
+        fails_run = outcome.is_failure or outcome.is_unfinished
+        has_to_be_whole = outcome.is_pass or (outcome is Outcome.SKIPPED and self.junit)
         if outcome is Outcome.NOT_RUN and ran:
             outcome, reason = Outcome.INTERRUPTED, "some of its parts have not run"
         elif self.lost:
@@ -381,7 +381,7 @@ class Sum:
         elif has_to_be_whole and self.missing:
             outcome = Outcome.FAILED
             reason = f"collected, and not reported: {shown(self.missing)}"
-        elif outcome.is_pass() and not reason and self.blind():
+        elif outcome.is_pass and not reason and self.blind():
             reason = f"ran none of its cases on {', '.join(self.blind())}"
         return worst._replace(
             test=test,
@@ -702,7 +702,7 @@ class PartsRun(run_tests.Run):
             ends.append(self.sum_up_parts(whole, chosen, number, number == count))
         if claim is not None:
             self.console.remark(f"Whole: {whole.test.label} [{claim['why']}]")
-            if ends[-1].outcome.is_pass() and not ends[-1].reason:
+            if ends[-1].outcome.is_pass and not ends[-1].reason:
                 ends[-1] = ends[-1]._replace(reason=f"ran whole, since {claim['why']}")
             for part in whole.parts:
                 if ends[-1].outcome in (Outcome.PASSED, Outcome.SKIPPED):
@@ -714,13 +714,13 @@ class PartsRun(run_tests.Run):
         """The result of a test that ran whole, after what a part of it had come to before it was dismissed."""
         for result in self.schedule.results.get(part, ()):
             progress = whole.progress(part, result.attempt)
-            if not (result.outcome.is_failure() or progress.failures or progress.lost):
+            if not (result.outcome.is_failure or progress.failures or progress.lost):
                 continue
             last = self.schedule.results[part][-1]
             outcome = Outcome.FAILED if last.outcome is Outcome.PASSED else last.outcome
             why = f"{part.label} {result.verdict()} before the test ran whole"
             end = end._replace(outcome=outcome, reason=why, cause=result.cause)
-            if outcome.is_failure():
+            if outcome.is_failure:
                 end = end._replace(junit_fault="of another part")
             break
         return end

@@ -6,6 +6,7 @@ import math
 import random
 import signal
 import unittest
+from operator import attrgetter
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 import run_tests
@@ -1126,10 +1127,10 @@ class WordsTest(unittest.TestCase):
     def test_outcomes_and_their_predicates(self) -> None:
         predicates = {run_tests.Options(()).accepts: "passed flaky skipped known deferred",
                       run_tests.Options((), flaky="fail").accepts: "passed skipped known deferred",
-                      Outcome.is_pass: "passed flaky", Outcome.is_excused: "skipped known",
-                      Outcome.is_unfinished: "interrupted not_run",
-                      Outcome.is_failure: "failed crashed timeout blocked unrunnable",
-                      Outcome.can_be_retried: "failed crashed timeout"}
+                      attrgetter("is_pass"): "passed flaky", attrgetter("is_excused"): "skipped known",
+                      attrgetter("is_unfinished"): "interrupted not_run",
+                      attrgetter("is_failure"): "failed crashed timeout blocked unrunnable",
+                      attrgetter("can_be_retried"): "failed crashed timeout"}
         words = ["passed", "flaky", "skipped", "failed as known", "failed", "crashed", "timeout", "blocked",
                  "unrunnable", "deferred", "interrupted", "not run"]
         self.assertEqual([outcome.value for outcome in Outcome], words)
@@ -1279,7 +1280,7 @@ class Simulation:
         named = [other for other in self.tests if other.label in test.attributes.after]
         held = {name for other in self.running for name in other.attributes.lock}
         return (above and held.isdisjoint(test.attributes.lock)
-                and all(other in self.outcomes and self.outcomes[other].is_pass() for other in named))
+                and all(other in self.outcomes and self.outcomes[other].is_pass for other in named))
 
     def free(self, test: Test) -> List[int]:
         """The devices with as much room as a test takes of each."""
@@ -1358,7 +1359,7 @@ class Simulation:
     def on_retry(self, action: Retry, event: Any) -> None:
         result = action.result
         self.check_result(result, event)
-        self.require(result.outcome.can_be_retried() and not self.schedule.stopped, f"{result.outcome} is retried")
+        self.require(result.outcome.can_be_retried and not self.schedule.stopped, f"{result.outcome} is retried")
         self.require(result.attempt <= self.options.retries + 1, f"{result.test.label} is retried too often")
 
     def on_conclude(self, action: Conclude, event: Any) -> None:
@@ -1374,13 +1375,13 @@ class Simulation:
                 is_due = self.now >= self.killed[self.running[test]] + STUCK_S
                 self.require(is_due, "a test is abandoned too soon")
             self.check_result(result, event)
-            left = result.outcome.can_be_retried() and result.attempt <= self.options.retries
+            left = result.outcome.can_be_retried and result.attempt <= self.options.retries
             forced = stopped or "cannot be killed" in result.reason or test.gpus > self.gpus - len(self.lost)
             self.require(forced or not left, f"{test.label} is not retried")
         else:
             self.results[test].append(result)
             wide = max(self.gpus, 1) - len(self.lost) < test.gpus < ALL_GPUS
-            failed = {label for other, ended in self.outcomes.items() for label in [other.label] if ended.is_failure()}
+            failed = {label for other, ended in self.outcomes.items() for label in [other.label] if ended.is_failure}
             why = {Outcome.UNRUNNABLE: wide, Outcome.BLOCKED: bool(failed.intersection(test.attributes.after)),
                    Outcome.NOT_RUN: stopped}
             self.require(why.get(result.outcome, False), f"{test.label} is {result.outcome}")
@@ -1432,7 +1433,7 @@ class PropertyTest(unittest.TestCase):
                 self.fail(f"seed {seed}, {simulation.gpus} GPUs, {simulation.jobs} jobs, tests {told}: {error}")
             outcomes.update(simulation.outcomes.values())
             seen |= simulation.seen
-        self.assertEqual(outcomes, {outcome for outcome in Outcome if not outcome.is_excused()} - {Outcome.DEFERRED})
+        self.assertEqual(outcomes, {outcome for outcome in Outcome if not outcome.is_excused} - {Outcome.DEFERRED})
         self.assertEqual(seen, {"Launch", "Retry", "Kill", "Quarantine", "Conclude", "failure",
                                 "overdue"})
 
