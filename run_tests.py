@@ -665,11 +665,11 @@ FINDS_ALONE = (
 )
 # A command that repeats the status of the one before it.
 REPEATS_STATUS = r"(?:exit|return)(?: \"?\$\{?\?\}?\"?)?$"
-# An operator and a command that always fails, so that no failure before it is hidden.
-NEVER_PASSES = r";(?:(?:exit|return) (?!256\b)[1-9]\d*|false)(?!\S)"
-# A command whose status may depend on all commands before it, as `[ $RET = 0 ]`, `exit $RET`, `case $? in …`.
+# A command, perhaps behind an operator, whose status may depend on all commands before it, as `[ $RET = 0 ]`,
+# `exit $RET`, `case $? in …`; or that always fails, so that no failure before it is hidden: `;exit 1`.
 LOOKS_BACK = (
-    r"(?:! )?(?:\[|\(\(|(?:test|case)\s)|false$|\(?(?:exit|return) \"?\$(?:\{|\(\([\s!(]*)?\w"
+    r"[;&|]*(?:(?:! )?(?:\[|\(\(|(?:test|case)\s)|false$|\(?(?:exit|return) \"?\$(?:\{|\(\([\s!(]*)?\w)"
+    r"|;(?:(?:exit|return) (?!256\b)[1-9]\d*|false)(?!\S)"
 )
 # Commands in front of another one.
 PREFIXES = (
@@ -1165,10 +1165,8 @@ def reported_failures(
                 in_status |= of_pipeline
             else:
                 in_status = of_pipeline
-            looks_back = any(re.match(LOOKS_BACK, node.text) for node in [*of_pipeline, first])
-            if (of_pipeline and looks_back) or (
-                first in of_pipeline and re.match(NEVER_PASSES, joint)
-            ):
+            texts = [joint, *(node.text for node in of_pipeline)]
+            if of_pipeline and any(re.match(LOOKS_BACK, text) for text in texts):
                 in_status = in_status.union(reached(nodes[: nodes.index(first)], functions))
         if not ENDS.isdisjoint(node.name for node in in_status):
             ending |= in_status
