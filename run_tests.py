@@ -1172,9 +1172,8 @@ def reported_failures(
             ending |= in_status
         elif is_on("e|o errexit", switches) and first.lead != "!":
             ending |= of_pipeline
-    tries_again = nodes[-1:] and nodes[-1].name in ENDS | {"break"}  # `a && break`
     is_small = UTILITIES.issuperset(node.name for node in in_status)
-    if loop and not tries_again and not is_small:
+    if loop and not is_small and nodes[-1].name not in ENDS | {"break"}:  # no `a && break`
         in_status = {loop}
     return ending | in_status
 
