@@ -1544,8 +1544,8 @@ class ListFile:
         self.mistakes.append((line, plain(what)))
 
 
-# Prints the first and last line, from 0, of each command of the file $2, and what is wrong with it. $1 is the most
-# lines of one command. Lines are a whole command if bash can read them both in { ( ) } and in ( { } ): text like
+# Prints the first and last line of each command of the file $2, and what is wrong with it. $1 is the most lines of one
+# command. Lines are a whole command if bash can read them both in { ( ) } and in ( { } ): text like
 # `a; } || { b` ends one of these early, but not the other. A backslash at the end joins the closing bracket to the last
 # line, and `done \` could be read so: such text is whole only if bash can also read it with a word in that place.
 SPLITTER = r"""
@@ -1566,9 +1566,9 @@ why() {
   error=${error%%$newline*} error=${error#*: line +([0-9]): } error=${error/ at line +([0-9])/}
 }
 main() {         # read as a whole, since an eval that fails confuses the parser
-  local lines i text= first=0 spans= error
-  mapfile -t lines <"$2"
-  for ((i = 0; i < ${#lines[@]} && i - first < $1; i++)); do
+  local lines i text= first=1 spans= error
+  mapfile -t -O 1 lines <"$2"
+  for ((i = 1; i <= ${#lines[@]} && i - first < $1; i++)); do
     text+=${lines[i]}$newline error=
     if ! is_whole "$text"; then
       ((i == first)) || continue
@@ -1590,7 +1590,7 @@ main "$@"
 
 
 def split_list(parsed: ListFile, scratch: Scratch) -> Iterator[Tuple[int, int, str]]:
-    """For each command its first line, from 0, the line behind it, and its text. Mistakes are added to the list.
+    """For each command its first and last line, and its text. Mistakes are added to the list.
 
     A bash with an environment of its own reads the list, and runs none of it. Raises OSError.
     """
@@ -1599,12 +1599,12 @@ def split_list(parsed: ListFile, scratch: Scratch) -> Iterator[Tuple[int, int, s
     spans = to_text(run_bash(words, scratch, environment)[1])
     end = 0
     for first, last, why in re.findall(r"(?m)^(\d+) (\d+) (.*)", spans):
-        start = int(first)
-        end = int(last) + 1
+        line = int(first)
+        end = int(last)
         if why:
-            parsed.complain(start + 1, f"{why} (in the command that begins here)")
+            parsed.complain(line, f"{why} (in the command that begins here)")
         else:
-            yield start, end, "\n".join(parsed.lines[start:end]) + "\n"
+            yield line, end, "\n".join(parsed.lines[line - 1 : end]) + "\n"
     if not spans.endswith("end\n"):
         scratch.check_room()  # bash may have died of a full disk
         parsed.complain(end + 1, "bash dies of this command, or of one of those below")
@@ -1617,8 +1617,7 @@ def read_list(parsed: ListFile, scratch: Scratch) -> None:
             parsed.complain(number, f"{WINDOWS}; or a NUL byte: a list is text in UTF-8")
             return
     defaults = Attributes()
-    for start, end, text in split_list(parsed, scratch):
-        line = start + 1
+    for line, end, text in split_list(parsed, scratch):
         try:
             reader = Reader(text)
             if reader.nodes:

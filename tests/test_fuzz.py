@@ -195,9 +195,9 @@ class Fuzz(ParseCase):
         parsed = run_tests.ListFile("fuzz.txt", text, 0)
         pieces = list(run_tests.split_list(parsed, self.scratch))
         behind = 0
-        for start, end, piece in pieces:
-            self.assertTrue(behind <= start < end, pieces)
-            self.assertEqual(piece, "\n".join(parsed.lines[start:end]) + "\n")
+        for line, end, piece in pieces:
+            self.assertTrue(behind < line <= end, pieces)
+            self.assertEqual(piece, "\n".join(parsed.lines[line - 1:end]) + "\n")
             behind = end
         if not parsed.mistakes:
             self.assertEqual("".join(piece for _, _, piece in pieces).rstrip("\n"), text.rstrip("\n"))
