@@ -2447,13 +2447,12 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
     # The unique labels of the tests that an `after` may name: by list and label as written, by the label alone, or by a
     # unique label.
     named: defaultdict[Any, List[str]] = defaultdict(list)
-    leading = set(chain(*(line.after.splitlines() for line in lines)))
-    for line, label in zip(lines, labels):
-        if line.label in leading:
+    if any(line.after for line in lines):
+        for line, label in zip(lines, labels):
             named[line.source, line.label].append(label)
             named[line.label].append(label)
-    for label in leading.intersection(labels):
-        named.setdefault(label, [label])
+        for label in labels:
+            named.setdefault(label, [label])
     text = "\n".join(parsed.text for parsed in lists)
     stems = stems_beside(text, options.log_dir)
     made: List[Test] = []
