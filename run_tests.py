@@ -3170,14 +3170,14 @@ class Health:
         self.over = threading.Event()  # nobody needs an answer any more
         self.sick: List[Sick] = []  # devices that were broken before the run
         # By watched GPU, the MiB in use there while no test runs on it.
-        self.used: Dict[Device, int] = {}
+        self.used: Counter[Device] = Counter()
         if CUDA not in machine.readers or not machine.tokens:
             return
         rows = self.ask(tool=ask_tool)
         absent = ""
         for device in machine.devices:
             row = rows.get(device.token, "")
-            found = re.fullmatch(self.WELL, row)
+            held = self.more(device, row)
             if rows and not row and device.token.isdigit() and not absent:
                 absent = (
                     f"nvidia-smi lists no GPU {device.token}; CUDA hides it and all after it"
@@ -3187,8 +3187,8 @@ class Health:
                 reason = f"nvidia-smi: {row}"
             if reason:
                 self.sick.append(Sick(device, reason))
-            elif found:
-                self.used[device] = int(found.group(1))
+            elif held is not None:
+                self.used[device] = held
 
     def ask(self, *which: str, tool: Callable[..., str] = call_tool) -> Dict[str, str]:
         """By index and by UUID, the rows of GPUs. Raises ToolError."""
@@ -3213,9 +3213,9 @@ class Health:
         return {device: rows.get(device.token, "says nothing") for device in devices}
 
     def more(self, device: Device, row: str) -> int | None:
-        """MiB that a GPU holds beyond what it did before the run; None if it is not well, or not watched."""
+        """MiB that a GPU holds beyond what it did before the run, if it was watched then; None if it is not well."""
         found = re.fullmatch(self.WELL, row)
-        if not found or device not in self.used:
+        if not found:
             return None
         return int(found.group(1)) - self.used[device]
 
