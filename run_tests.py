@@ -79,6 +79,7 @@ from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from functools import lru_cache, partial
 from itertools import chain, count, takewhile, zip_longest
 from math import ceil, fsum, inf
+from os.path import abspath, basename, dirname, exists, isdir, isfile, normpath, realpath
 from signal import SIGABRT, SIGINT, SIGKILL, SIGTERM, SIGUSR1
 from time import monotonic
 from typing import (
@@ -330,7 +331,7 @@ class Options(NamedTuple):
     def reads(self, path: str) -> bool:
         """Whether this path is the file of `--only`, which the run must not clear when it starts."""
         only = self.only
-        return only is not None and os.path.realpath(only.path) == os.path.realpath(path)
+        return only is not None and realpath(only.path) == realpath(path)
 
     def looks_like_test(self, text: str) -> bool:
         """Whether the words of a script's command look like a test."""
@@ -610,7 +611,7 @@ def hash_function() -> Callable[[bytes], Any]:
 
 def name_of(file: str, key: str, origin: str) -> str:
     """A test's name in a journal's `run_start`: a hash of list, key and label, without the ` #2` of the label."""
-    return key_of([os.path.normpath(file), key, re.sub(r" #\d+$", "", origin)])
+    return key_of([normpath(file), key, re.sub(r" #\d+$", "", origin)])
 
 
 def key_of(words: Iterable[str]) -> str:
@@ -2055,7 +2056,7 @@ class Scratch:
             import tempfile
 
             # Before Python 3.12, mkdtemp gives a path as relative as TMPDIR is.
-            self.folder = os.path.abspath(tempfile.mkdtemp(prefix=f"{PROGRAM}."))
+            self.folder = abspath(tempfile.mkdtemp(prefix=f"{PROGRAM}."))
         return f"{self.folder}/{os.urandom(8).hex()}"
 
     def write(self, text: str) -> str:
@@ -2123,7 +2124,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     code = f'. {shlex.quote(source)}; . "$_rt_home"'
     status, printed = run_bash([code, parsed.name, copy_path, folder, half], scratch)
     answers_path = f"{folder}/answers"
-    if not os.path.exists(answers_path):
+    if not exists(answers_path):
         raise MachineError(BASH_IS_IDLE)
     scratch.check_room()  # else what bash has written of the state may not be all of it
     printed = printed.replace(to_bytes(copy_path), to_bytes(parsed.name))
@@ -2248,7 +2249,7 @@ def slug(label: str) -> str:
 
 def stem_of(test: TestLine, label: str) -> str:
     """The name of a test's log: that of the JUnit file it names, else a slug of its label."""
-    stem = os.path.splitext(os.path.basename(test.junit))[0]
+    stem = os.path.splitext(basename(test.junit))[0]
     if not test.junit:
         stem = "pytest_" * test.is_target + slug(label)
     elif not 0 < len(to_bytes(stem)) <= STEM_BYTES or re.search(CONTROL, stem):
@@ -2280,7 +2281,7 @@ def stems_written(text: str, log_dir: str) -> Iterator[str]:
     writes = r"(?:>|\btee\s(?:\s*-\S+\s)*)\s*['\"]?([^\s'\"`<>|;&()]+)\.log\b"
     for path in re.findall(writes, text):
         folder, name = os.path.split(path)
-        is_own = os.path.realpath(folder) == os.path.realpath(log_dir)
+        is_own = realpath(folder) == realpath(log_dir)
         if is_own or "$" in folder:
             yield name
 
@@ -2331,7 +2332,7 @@ def with_target(test: TestLine, options: Options) -> TestLine:
     first = test.first
     directory = test.shell.directory
     path = os.path.join(directory, first.partition("::")[0])
-    if first and os.path.isdir(path):
+    if first and isdir(path):
         test = test._replace(is_target=True)
     if not test.is_target or options.list:
         return test
@@ -2343,7 +2344,7 @@ def with_target(test: TestLine, options: Options) -> TestLine:
             f"{first} is a program by its mode, and no test file by its name; write `python3 {first}`, or "
             f"`python3 -m pytest {first}`"
         )
-    elif not os.path.exists(path):
+    elif not exists(path):
         test.complain(
             f"{path} is not there; fix the path, or the shell state above it; for a pattern write a folder, or a line "
             "for each file"
@@ -2363,7 +2364,7 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
         named = named or f"{stem}.xml"
     if adds_junit and "/" not in named:
         folder = options.log_dir
-    path = os.path.abspath(os.path.join(folder, named))
+    path = abspath(os.path.join(folder, named))
     words = list(line.assigned)
     if line.is_target:
         words += [shlex.quote(options.python), "-u -m pytest --tb=auto"]
@@ -2371,7 +2372,7 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
         words += map(shlex.quote, options.pytest_args)
     junit = ""
     # A device, such as /dev/null, is no JUnit file: it cannot be replaced, and tells nothing.
-    if named and (os.path.isfile(path) or not os.path.exists(path)):
+    if named and (isfile(path) or not exists(path)):
         junit = path
     timeout = line.attributes.timeout
     if timeout is None:
@@ -2490,7 +2491,7 @@ def with_ties(line: TestLine, named: defaultdict[Any, List[str]], repeat: int) -
 
 def list_text(name: str) -> str:
     """The text of a list; bytes that are not UTF-8 survive as surrogates. Raises ListError."""
-    if os.path.isdir(name) or re.search(r"\.py(::|$)", name):
+    if isdir(name) or re.search(r"\.py(::|$)", name):
         raise ListError(
             f"{name}: a directory or a Python file is no list; put it on a line of one, or run "
             f"`echo {shlex.quote(name)} | {PROGRAM} -`"
@@ -2550,7 +2551,7 @@ class History:
     def __init__(self, options: Options) -> None:
         # A test owes nothing after an outcome that `options.accepts`: as with pytest's --lf, also a skip or an xfail.
         self.options = options
-        self.lists = frozenset(map(os.path.normpath, options.lists))
+        self.lists = frozenset(map(normpath, options.lists))
         # By shard (`2/4`; empty: there was none), names of the tests that its runs selected.
         self.shards: Dict[str, Set[str]] = defaultdict(set)
         # By name, how many tests of this name the lists of the last run had, selected or not.
@@ -2588,7 +2589,7 @@ class History:
 
     def add_run(self, record: Mapping[str, Any]) -> None:
         """Take in the start of a run of one of these lists. Once this directory has had one, others do not count."""
-        if self.lists.isdisjoint(map(os.path.normpath, record["lists"])):
+        if self.lists.isdisjoint(map(normpath, record["lists"])):
             return
         is_here = record.get("directory") == os.getcwd()
         self.is_passed_over = self.knows_directory and not is_here
@@ -3252,8 +3253,7 @@ class Health:
             *self.SMI, "--query-compute-apps=pid,process_name", "-i", device.token
         )
         holders = [
-            f"{os.path.basename(name)} (pid {pid})"
-            for pid, name in re.findall(r"(\d+), (.*)", listing)
+            f"{basename(name)} (pid {pid})" for pid, name in re.findall(r"(\d+), (.*)", listing)
         ]
         if not holders:
             return "nvidia-smi sees no process there"
@@ -3948,7 +3948,7 @@ def fresh_file(path: str) -> int:
     """A descriptor of a new file, in place of one that had its name. What a link pointed to stays. Raises OSError."""
     clear_name(path)
     # A test may have removed the folder.
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    os.makedirs(dirname(path) or ".", exist_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
 
 
@@ -4109,7 +4109,7 @@ class Reaper:
     run = "RUN_TESTS_RUN"  # the run's name; before it has one, the variable that all runs set
 
     def __init__(self) -> None:
-        if os.path.realpath("/proc/self") != f"/proc/{os.getpid()}":
+        if realpath("/proc/self") != f"/proc/{os.getpid()}":
             raise MachineError(
                 "/proc is missing, or of another PID namespace; mount it (only Linux has one)"
             )
@@ -4119,7 +4119,7 @@ class Reaper:
         self.marks = count(self.mark + 1)  # for the attempts
         self.path = f"/proc/self/task/{os.getpid()}/children"
         # Whether orphans become our children, in a list that we can read.
-        self.sees_orphans = adopt_orphans() and os.path.isfile(self.path)
+        self.sees_orphans = adopt_orphans() and isfile(self.path)
         self.not_tests = self.orphans()  # children from before the runner was exec'ed
         self.has_inherited = bool(self.not_tests)
 
@@ -4243,7 +4243,7 @@ class Process:
         with ExitStack() as opened:
             if job.stdin == "-":
                 stdin = None
-            elif os.path.exists(job.stdin):  # /proc/PID/fd/0: the process may have ended
+            elif exists(job.stdin):  # /proc/PID/fd/0: the process may have ended
                 # Without O_NONBLOCK, to open a pipe waits for a writer.
                 stdin = os.open(job.stdin, os.O_RDONLY | os.O_NONBLOCK)
                 opened.callback(os.close, stdin)
@@ -4319,7 +4319,7 @@ class Process:
         for info in self.members():
             with suppress(OSError):  # it has ended, or we may not see it
                 program = os.readlink(f"/proc/{info.pid}/exe")
-                if "python" not in os.path.basename(program):
+                if "python" not in basename(program):
                     continue
                 if not catches(info.pid, SIGABRT) or catches(info.pid, signum):
                     continue
@@ -4515,7 +4515,7 @@ class Host:
             attempt.process.signal(SIGKILL)
             why = f"cannot run {test.label}: {error}"
             if not isinstance(error, OSError):
-                why = note_crash(error, os.path.dirname(attempt.log))
+                why = note_crash(error, dirname(attempt.log))
             return Broken(test, why)
 
     def run_process(self, attempt: Attempt) -> Exited:
@@ -4571,7 +4571,7 @@ class Host:
         try:
             process.spawn(job, output)
         except OSError as error:
-            is_gone = job.directory and not os.path.isdir(job.directory)
+            is_gone = job.directory and not isdir(job.directory)
             if is_gone or error.errno == errno.E2BIG:
                 process.log(f"{error.filename}: {error.strerror}; so this test cannot start")
                 job = Job(self.bash, ["bash", "-c", "exit 126"])
@@ -4810,7 +4810,7 @@ def oom_kills() -> int:
 def check_room(path: str) -> None:
     """Raises OSError if there is no room left where a file is."""
     try:
-        status = os.statvfs(os.path.dirname(path) or ".")
+        status = os.statvfs(dirname(path) or ".")
     except FileNotFoundError:
         return
     if status.f_blocks and not status.f_bfree:
@@ -4825,9 +4825,9 @@ def check_room(path: str) -> None:
 def read_history(options: Options) -> History:
     """What the run's own journal and those of `--history` say. Raises UsageError for one that cannot be read."""
     history = History(options)
-    own = os.path.realpath(options.journal_path)
-    paths = {os.path.realpath(path): path for path in options.history}
-    if os.path.isfile(own):
+    own = realpath(options.journal_path)
+    paths = {realpath(path): path for path in options.history}
+    if isfile(own):
         paths[own] = options.journal_path
     for real, path in paths.items():
         try:
@@ -4872,7 +4872,7 @@ class Record:
         make_log_dir(self.log_dir)
         self.lock = lock_directory(self.log_dir)
         failures = options.failures_path
-        folder = os.path.dirname(failures)
+        folder = dirname(failures)
         os.makedirs(folder, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, "no file can be written", failures)
@@ -4901,9 +4901,9 @@ class Record:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
             if self.is_ours(path):
                 flags |= os.O_NOFOLLOW
-            if old >= 0 and not os.path.exists(path):
+            if old >= 0 and not exists(path):
                 line = os.pread(old, os.fstat(old).st_size, 0) + line
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            os.makedirs(dirname(path) or ".", exist_ok=True)
             self.appended[path] = regular_file(path, flags)
             if old >= 0:
                 os.close(old)
@@ -4957,7 +4957,7 @@ class Record:
 
     def is_ours(self, path: str) -> bool:
         """Whether a file lies in the log dir, where nothing is a user's."""
-        return os.path.dirname(os.path.abspath(path)) == os.path.abspath(self.log_dir)
+        return dirname(abspath(path)) == abspath(self.log_dir)
 
     def test_start(self, attempt: Attempt) -> None:
         """Journal the start of an attempt."""
@@ -5203,7 +5203,7 @@ place: {last.lease.place}
 attempt: {last.attempt}
 cause: {last.cause.text or "none"}
 JUnit file: {last.junit_fault or last.test.junit or "none"}
-[[ATTACHMENT|{os.path.abspath(record.log_path(last.test))}]]
+[[ATTACHMENT|{abspath(record.log_path(last.test))}]]
 """
         parts.append(xml_element("system-out", text))
     return xml_element(
@@ -6603,18 +6603,18 @@ def choose(tests: Tests, options: Options) -> Selection:
 def check_outputs(tests: Tests, options: Options) -> None:
     """Raises UsageError if --junit, --journal or a list is a file that the run or a test also writes."""
     junit_paths = {test.junit for test in tests}
-    log_dir = os.path.realpath(options.log_dir)
+    log_dir = realpath(options.log_dir)
     written = {f"{log_dir}/{test.stem}.log" for test in tests}
     names = [*junit_paths, options.failures_path, options.deferred_path]
-    written.update(map(os.path.realpath, filter(None, names)))
-    lists = set(map(os.path.realpath, options.lists))  # one may be given twice
+    written.update(map(realpath, filter(None, names)))
+    lists = set(map(realpath, options.lists))  # one may be given twice
     for path in filter(None, [options.journal_path, options.junit, *lists]):
-        real = os.path.realpath(path)
+        real = realpath(path)
         if real in written:
             raise UsageError(f"{path}: the run or a test writes this, too; name another file")
         written.add(real)
-    folder = os.path.dirname(os.path.abspath(options.junit))
-    if options.junit and folder in map(os.path.dirname, junit_paths):
+    folder = dirname(abspath(options.junit))
+    if options.junit and folder in map(dirname, junit_paths):
         warn(
             f"--junit {options.junit} is beside the tests' JUnit files: who reads all counts tests twice; move it"
         )
@@ -6706,7 +6706,7 @@ def run_lists(
 
 def is_script(name: str) -> bool:
     """Whether a file is a script, which bash itself runs, and no list."""
-    if os.path.isfile(name):  # a pipe could not be read again
+    if isfile(name):  # a pipe could not be read again
         with suppress(OSError), open(name, "rb") as file:
             return name.endswith(".sh") or file.read(2) == b"#!"
     return False
@@ -7124,7 +7124,7 @@ class ScriptFile:
         for target in files_of(node, ".*>"):
             self.obstacle = self.obstacle or f"{where}: a block writes {target}"
         for source in files_of(node, "<$"):
-            if not ("$" in source or os.path.exists(unquoted(source))):
+            if not ("$" in source or exists(unquoted(source))):
                 self.obstacle = self.obstacle or f"{where}: a block reads {source}"
         bare = len(self.bare)
         self.visit(node.parts, label, is_job)
@@ -8088,7 +8088,7 @@ def text_of(*names: str) -> str:
     """The text of a file; empty where it cannot be read, or is a pipe, `eval`, or a name from elsewhere."""
     path = os.path.join(*names)
     with suppress(ListError):
-        if os.path.isfile(path):
+        if isfile(path):
             return list_text(path)
     return ""
 
@@ -8365,7 +8365,7 @@ class ScriptRun(Run):
         self.labels = numbered("{} #{}", str)
         self.file = script.files[self.name]
         self.stems = stems_beside(self.file.text, options.log_dir)
-        self.stem = self.stems(os.path.basename(self.name))
+        self.stem = self.stems(basename(self.name))
         self.script = script
         self.codes: Dict[Words, str] = {}  # by place and words, what a command is
         self.environments: Dict[bytes, Any] = {}  # as `read_program` knows them
@@ -8561,7 +8561,7 @@ class ScriptRun(Run):
             goes,
             subshell,
             pid,
-            [os.path.normpath(os.path.join(program.directory, name)) for name in names],
+            [normpath(os.path.join(program.directory, name)) for name in names],
             program,
             paths_of(program.directory, *program.words, *program.given(site.node)),
             self.input_of(pid),
@@ -8911,7 +8911,7 @@ class ScriptRun(Run):
         result = self.schedule.results[test][-1]
         self.record.test_end(result)
         self.show()
-        log = os.path.abspath(self.record.log_path(test))
+        log = abspath(self.record.log_path(test))
         logs = [log]
         if test.splits:
             logs.append(f"{log}.err")
@@ -9141,9 +9141,9 @@ def paths_of(directory: str, *words: str) -> Dict[str, bool]:
         if re.match("--(?:ignore|deselect)=", named):
             continue
         file = re.sub(r"(?s)^(?:[\w-]+=)+|::.*", "", named)
-        path = os.path.normpath(os.path.join(directory, file))
+        path = normpath(os.path.join(directory, file))
         owned = DATA_FILE
-        if os.path.exists(path):
+        if exists(path):
             owned = r"(?:^|/)(?:test_[^/]*|[^/]*_test)\.py$"
         is_exclusive = re.match(OUTPUT, named) or re.search(owned, path)
         paths[path] |= bool(is_exclusive)
