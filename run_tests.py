@@ -81,6 +81,7 @@ from itertools import chain, count, takewhile, zip_longest
 from math import ceil, fsum, inf
 from os.path import abspath, basename, dirname, exists, isdir, isfile, normpath, realpath
 from signal import SIGABRT, SIGINT, SIGKILL, SIGTERM, SIGUSR1
+from subprocess import DEVNULL, PIPE, Popen
 from time import monotonic
 from typing import (
     Any,
@@ -2154,7 +2155,7 @@ def run_bash(
             bash = subprocess.run(
                 ["bash", "-c", *words],
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                stdin=DEVNULL,
                 stdout=printed,
                 stderr=printed,
                 start_new_session=True,
@@ -3040,11 +3041,11 @@ def call_tool(*command: str, over: threading.Event | None = None) -> str:
     """
     give_up_at = monotonic() + PROBE_S
     try:
-        tool: Any = subprocess.Popen(
+        tool: Any = Popen(
             command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=PIPE,
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
@@ -4104,7 +4105,7 @@ class Reaper:
     """
 
     ONLY_MINE = 0x20000000  # __WNOTHREAD of waitpid: not the children of other threads
-    guard: subprocess.Popen[bytes] | None = None
+    guard: Popen[bytes] | None = None
     not_tests: FrozenSet[int] = frozenset()  # children that the run must not end
     run = "RUN_TESTS_RUN"  # the run's name; before it has one, the variable that all runs set
 
@@ -4130,7 +4131,7 @@ class Reaper:
         """
         if not self.guard or self.guard.poll() is not None:
             self.dismiss_guard()
-            self.guard = subprocess.Popen(
+            self.guard = Popen(
                 [
                     "sweeper",  # what `ps` and our messages call the guard
                     "-pc",  # privileged: it heeds no SHELLOPTS, no BASH_ENV and no functions
@@ -4142,9 +4143,9 @@ class Reaper:
                 ],
                 executable=bash,
                 env={**os.environ, "RUN_TESTS_GUARD": GUARD},
-                stdin=subprocess.PIPE,  # which ends when we do
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stdin=PIPE,  # which ends when we do
+                stdout=DEVNULL,
+                stderr=DEVNULL,
                 start_new_session=True,
                 pass_fds=self.kept,
                 cwd="/",
@@ -4236,7 +4237,7 @@ class Process:
     def spawn(self, job: Job, output: int) -> None:
         """Start a job. What it prints goes to this descriptor, which is ours from now on. Raises OSError."""
         self.output = errors = output
-        stdin: int | None = subprocess.DEVNULL
+        stdin: int | None = DEVNULL
         set_umask = None
         if job.umask >= 0:
             set_umask = partial(os.umask, job.umask)
@@ -4251,7 +4252,7 @@ class Process:
             if job.errors:
                 errors = fresh_file(job.errors)
                 opened.callback(os.close, errors)
-            self.popen = subprocess.Popen(
+            self.popen = Popen(
                 list(map(to_bytes, job.words)),
                 executable=job.bash,
                 env=job.environment,
