@@ -525,18 +525,19 @@ class Result(NamedTuple):
     def has_run(self) -> bool:
         return self.status is not None
 
+    @property
     def why(self) -> str:
         """Why it has not passed: the line of its log that says it, if there is one."""
-        return self.cause.line or self.reason or self.cause.text or self.verdict()
+        return self.cause.line or self.reason or self.cause.text or self.verdict
 
+    @property
     def told(self) -> str:
         """`failed, exit 1: assert 2 == 3`: how it ended, and why."""
-        verdict = self.verdict()
-        why = self.why()
-        if why in verdict:
-            return verdict
-        return f"{verdict}: {why}"
+        if self.why in self.verdict:
+            return self.verdict
+        return f"{self.verdict}: {self.why}"
 
+    @property
     def verdict(self) -> str:
         """`failed, exit 1`, `crashed (SIGSEGV)`, `passed`: what the markers and the summary say."""
         why = self.reason and f", {self.reason}"
@@ -2610,6 +2611,7 @@ class History:
             self.owed[name] = copies + min(self.owed[name], others)
             self.last[name] = record["run"]
 
+    @property
     def knows_shard(self) -> bool:
         """Whether a known run may have selected the tests of this run's shard, or of the list if it has none."""
         known = set(self.shards)
@@ -2858,7 +2860,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
             f"--shard {options.shard} (plan {plan})",
             lambda test: numbers.get(test, 1) == number,
         )
-    if options.rerun_failed and history.knows_shard():
+    if options.rerun_failed and history.knows_shard:
         copies = Counter(test.name for test in tests if test.label == test.origin)
         keep(
             "--rerun-failed",
@@ -3654,7 +3656,7 @@ class Schedule:
         retries = result.test.attributes.retries
         if retries is None:
             retries = self.options.retries
-        if not re.search(self.options.retry_on, f"{result.cause.text}\n{result.why()}"):
+        if not re.search(self.options.retry_on, f"{result.cause.text}\n{result.why}"):
             retries = 0
         return 1 + self.spared[result.test] + retries
 
@@ -5186,10 +5188,10 @@ def case_of(attempts: Results, record: Record) -> Any:
         failed = []
     parts = []
     if last.outcome.is_excused or last.outcome is Outcome.DEFERRED:
-        parts.append(xml_element("skipped", message=last.told()))
+        parts.append(xml_element("skipped", message=last.told))
     for result in failed:
         tag = "failure" if result.outcome is Outcome.FAILED else "error"  # JUnit's words
-        facts = {"message": result.told(), "type": result.outcome.value}
+        facts = {"message": result.told, "type": result.outcome.value}
         tail = record.tail(result, 0 if result is last else result.attempt)
         if result is failed[0] and prefix == "rerun":
             parts.append(xml_element(tag, tail, **facts))
@@ -5539,7 +5541,7 @@ class Console:
     def tick(self) -> float:
         """Show what is new before the run waits for an event. Returns the seconds it may wait at most."""
         now = monotonic()
-        for attempt in self.running():
+        for attempt in self.running:
             if now >= attempt.slow_at and not attempt.ending:
                 attempt.slow_at = now + self.options.slow
                 self.announced(attempt)
@@ -5561,6 +5563,7 @@ class Console:
         with suppress(OSError):  # a test may take its log away
             self.offset = self.trace.copy(self.growing.log, self.offset, most)
 
+    @property
     def age(self) -> float:
         """Seconds since the run has begun."""
         return monotonic() - self.began
@@ -5590,6 +5593,7 @@ class Console:
         if minutes > 1:
             self.forecast = f"about {minutes} min"
 
+    @property
     def running(self) -> List[Attempt]:
         """What runs, by slot."""
         return sorted(self.schedule.running.values(), key=lambda attempt: attempt.lease.slot)
@@ -5597,8 +5601,8 @@ class Console:
     def block(self) -> List[str]:
         """The live lines: the run, then each running test."""
         now = monotonic()
-        lines = [f"[{clock(self.age())}] {self.progress()}"]
-        for attempt in self.running():
+        lines = [f"[{clock(self.age)}] {self.progress()}"]
+        for attempt in self.running:
             ran = clock(now - attempt.began)
             expected_s = self.estimates.get(attempt.test)
             if expected_s:
@@ -5608,12 +5612,12 @@ class Console:
 
     def tell_running(self) -> None:
         """Say what runs, for how long, and what it has printed last: on SIGUSR1."""
-        for attempt in self.running():
+        for attempt in self.running:
             self.announced(attempt, "Running")
         self.tell_progress()
 
     def tell_progress(self) -> None:
-        self.remark(f"Running: {self.progress()}, at {clock(self.age())}")
+        self.remark(f"Running: {self.progress()}, at {clock(self.age)}")
 
     def announced(self, attempt: Attempt, how: str = "Slow") -> None:
         """Say how long an attempt has run, and what it has printed last."""
@@ -5626,12 +5630,12 @@ class Console:
         colour = GREEN if self.options.accepts(result.outcome) else RED
         self.mark(
             f">>> Finished: {result.test.label} on {result.lease.place} "
-            f"[{result.verdict()}, {result.seconds:.1f}s, {progress}, at {clock(self.age())}]",
+            f"[{result.verdict}, {result.seconds:.1f}s, {progress}, at {clock(self.age)}]",
             colour,
         )
         if result.outcome.is_failure:
             log = self.record.log_path(result.test, attempt)
-            self.mark(f"    {result.why()} \u2192 {log}")
+            self.mark(f"    {result.why} \u2192 {log}")
         if not self.has_markers and self.shows(result):
             self.follow(sys.maxsize)
         self.growing = None
@@ -5660,7 +5664,7 @@ class Console:
         elif self.sums_up or self.has_markers and not outcome.is_pass:
             return  # the last lines of the run say it, or the marker has said it
         elif result.reason:
-            tell(f"{result.test.where}: {result.test.label} {result.told()}")
+            tell(f"{result.test.where}: {result.test.label} {result.told}")
 
     def replay_early(self, result: Result) -> None:
         """Show the log of a test that has ended, if it is not to be shown at the end of the run."""
@@ -5691,7 +5695,7 @@ class Console:
         fold = self.fold if self.options.accepts(result.outcome) else NO_FOLD
         test = result.test
         title = without_ci_commands(
-            f"{test.stem} [{test.label}: {result.verdict()}, {result.seconds:.1f}s]"
+            f"{test.stem} [{test.label}: {result.verdict}, {result.seconds:.1f}s]"
         )
         begin = fold.begin.format(title=title, test=test, opens=self.fold.opens)
         self.trace.command(begin)
@@ -5755,12 +5759,12 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
         label = result.test.label
         is_flaky = outcome is Outcome.FLAKY
         if outcome not in (Outcome.PASSED, Outcome.DEFERRED, Outcome.NOT_RUN):
-            line = f"{result.verdict()}: {label}"
+            line = f"{result.verdict}: {label}"
             if result.has_run:
                 log = record.log_path(result.test, int(is_flaky))
-                line = f"{result.verdict()}, {result.seconds:.1f}s: {label} ({log})"
+                line = f"{result.verdict}, {result.seconds:.1f}s: {label} ({log})"
             yield line
-            why = ends[0 if is_flaky else -1].why()
+            why = ends[0 if is_flaky else -1].why
             if why not in line:
                 yield f"    {why}"
         if result.leaked:
@@ -6493,7 +6497,7 @@ class Run:
 
     def report(self) -> int:
         """Close the journal, print what there is to print; returns the exit code."""
-        seconds = self.console.age()
+        seconds = self.console.age
         attempts = self.attempts()
         results = results_of(attempts)
         verdict, last = self.verdict(results)
@@ -6564,7 +6568,7 @@ def choose(tests: Tests, options: Options) -> Selection:
     for option in changed_options(options, SCRIPT_OPTIONS):
         warn(f"{option} is for scripts (.sh or #!); for a list it does nothing")
     history = read_history(options)
-    if options.rerun_failed and not history.knows_shard():
+    if options.rerun_failed and not history.knows_shard:
         what = "this shard of " * bool(options.shard)
         warn(
             f"--rerun-failed: {options.journal_path} has no last run of {what}this list here; all of it runs"
@@ -9086,7 +9090,7 @@ class ScriptRun(Run):
         if not status and has_left_out:
             warn(f"{self.name}: not all tests have run: this is no pass")
             status = EXIT_FAILED
-        total = total_line(ends, self.console.age(), self.schedule.pool)
+        total = total_line(ends, self.console.age, self.schedule.pool)
         if (self.shell.status == EXIT_OK) == bool(bad):  # the script and its tests do not agree
             total += f"; {self.name} ends with {self.shell.status}, as under bash"
         if has_left_out or not self.sequential:

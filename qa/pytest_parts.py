@@ -411,7 +411,7 @@ def how_lost(result: Result) -> str:
     """How the process of an attempt ended in the middle of a case."""
     if result.outcome is Outcome.FAILED:
         return f"ended with exit {result.status}"
-    return result.verdict()
+    return result.verdict
 
 
 def shown(names: Sequence[str]) -> str:
@@ -718,7 +718,7 @@ class PartsRun(run_tests.Run):
                 continue
             last = self.schedule.results[part][-1]
             outcome = Outcome.FAILED if last.outcome is Outcome.PASSED else last.outcome
-            why = f"{part.label} {result.verdict()} before the test ran whole"
+            why = f"{part.label} {result.verdict} before the test ran whole"
             end = end._replace(outcome=outcome, reason=why, cause=result.cause)
             if outcome.is_failure:
                 end = end._replace(junit_fault="of another part")
@@ -762,7 +762,7 @@ class PartsRun(run_tests.Run):
         with open(run_tests.fresh_file(path), "wb") as file:
             for result, _, part_log in ran:
                 if len(ran) > 1:
-                    title = f"{result.test.label} on {result.lease.place}: {result.verdict()}"
+                    title = f"{result.test.label} on {result.lease.place}: {result.verdict}"
                     file.write(run_tests.to_bytes(f"\n=== {run_tests.PROGRAM}: {title} ===\n"))
                 with suppress(FileNotFoundError), open(part_log, "rb") as log:
                     shutil.copyfileobj(log, file)

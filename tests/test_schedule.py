@@ -853,7 +853,7 @@ class TimeoutTest(ScheduleCase):
             @61 exit a -9          > a timeout
         """, grace=10.0)
         result = play.results["a"]
-        self.assertEqual((result.seconds, result.status, result.verdict()), (51.0, -9, "timeout"))
+        self.assertEqual((result.seconds, result.status, result.verdict), (51.0, -9, "timeout"))
         self.assertEqual(play.stacks, {"a": ["did not end in 30s", "did not end by a signal in 10s"]})
 
     def test_none_means_none(self) -> None:
@@ -1144,7 +1144,7 @@ class WordsTest(unittest.TestCase):
                  (Outcome.UNRUNNABLE, None, "unrunnable"), (Outcome.NOT_RUN, None, "not run")]
         for outcome, status, expected in cases:
             with self.subTest(expected):
-                self.assertEqual(Result(a_test(), outcome, status=status).verdict(), expected)
+                self.assertEqual(Result(a_test(), outcome, status=status).verdict, expected)
 
     def test_place_and_tokens_of_a_lease(self) -> None:
         cases = [([], "CPU", []), ([""], "CPU", []), (["0"], "GPU 0", ["0"]), (["4", "7"], "GPU 4,7", ["4", "7"]),

@@ -295,7 +295,7 @@ class Owing(HistoryCase):
         self.assertEqual(self.owing(*there, keys="ab"), "B")
         for records, is_known in (([*here, *there], False), ([*there, *here], True)):
             self.assertEqual(self.owing(*records, keys="ab"), "A")
-            self.assertEqual(self.history().knows_shard(), is_known, "all runs where the last run was elsewhere")
+            self.assertEqual(self.history().knows_shard, is_known, "all runs where the last run was elsewhere")
         shard = [start("a", "b", run="3", directory=os.getcwd()), end("a", run="3")]
         for records in ([*shard, *there], [*there, *shard], [there[0], *shard, *there[1:]]):
             self.assertEqual(self.owing(*records, keys="abc"), "c", "b has not been selected here")
