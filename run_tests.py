@@ -80,9 +80,10 @@ from functools import lru_cache, partial
 from itertools import chain, count, takewhile, zip_longest
 from math import ceil, fsum, inf
 from os.path import abspath, basename, dirname, exists, isdir, isfile, normpath, realpath
+from shlex import quote
 from signal import SIGABRT, SIGINT, SIGKILL, SIGTERM, SIGUSR1
 from subprocess import DEVNULL, PIPE, Popen
-from time import monotonic
+from time import monotonic, sleep
 from typing import (
     Any,
     BinaryIO,
@@ -1372,18 +1373,18 @@ def expandable(text: str, is_command: bool = True) -> str:
     an inner script; in a command so does all that bash would not expand: what is escaped, or in single quotes.
     """
     if "$" not in text:
-        return shlex.quote(text)
+        return quote(text)
     word = ""
-    quote = ""
+    opened = ""
     for found in re.finditer(
         rf"(?as)\$(\{{)?(?!{CHANGING})([A-Za-z_]\w*)(?(1)\}})|\\.|.", text
     ):
         piece, name = found.group(0, 2)
-        if piece == quote:
-            quote = ""
-        elif is_command and not quote and piece in ("'", '"'):
-            quote = piece
-        if name and quote != "'":
+        if piece == opened:
+            opened = ""
+        elif is_command and not opened and piece in ("'", '"'):
+            opened = piece
+        if name and opened != "'":
             word += "${%s-\\%s}" % (name, piece.replace("}", "\\}"))
         else:
             word += re.sub(r'(["\\$`])', r"\\\1", piece)
@@ -2123,7 +2124,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     folder = scratch.path()
     os.mkdir(folder)
     source = scratch.write(SNAPSHOT + STATE_READER)
-    code = f'. {shlex.quote(source)}; . "$_rt_home"'
+    code = f'. {quote(source)}; . "$_rt_home"'
     status, printed = run_bash([code, parsed.name, copy_path, folder, half], scratch)
     answers_path = f"{folder}/answers"
     if not exists(answers_path):
@@ -2369,9 +2370,9 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
     path = abspath(os.path.join(folder, named))
     words = list(line.assigned)
     if line.is_target:
-        words += [shlex.quote(options.python), "-u -m pytest --tb=auto"]
-        words += [f"--junitxml={shlex.quote(path)}"] * adds_junit
-        words += map(shlex.quote, options.pytest_args)
+        words += [quote(options.python), "-u -m pytest --tb=auto"]
+        words += [f"--junitxml={quote(path)}"] * adds_junit
+        words += map(quote, options.pytest_args)
     junit = ""
     # A device, such as /dev/null, is no JUnit file: it cannot be replaced, and tells nothing.
     if named and (isfile(path) or not exists(path)):
@@ -2496,7 +2497,7 @@ def list_text(name: str) -> str:
     if isdir(name) or re.search(r"\.py(::|$)", name):
         raise ListError(
             f"{name}: a directory or a Python file is no list; put it on a line of one, or run "
-            f"`echo {shlex.quote(name)} | {PROGRAM} -`"
+            f"`echo {quote(name)} | {PROGRAM} -`"
         )
     try:
         with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
@@ -4042,7 +4043,7 @@ def kill_all(look: Callable[[], Processes]) -> Tuple[Set[ProcessInfo], Processes
     found = set(left)
     while left and monotonic() < give_up_at:
         send(SIGKILL, left)
-        time.sleep(SWEEP_POLL_S)
+        sleep(SWEEP_POLL_S)
         left = look()
         found.update(left)
     return found, left
@@ -4289,7 +4290,7 @@ class Process:
         nothing is followed by a second one.
         """
         for pause_s in (0, SWEEP_POLL_S):  # during exec a process shows no environment
-            time.sleep(pause_s)
+            sleep(pause_s)
             found = list(filter(self.owns, process_table()))
             if found:
                 break
@@ -4330,7 +4331,7 @@ class Process:
                 resource.prlimit(info.pid, resource.RLIMIT_CORE, (0, 0))
                 send(SIGABRT, [info])
                 while process_info(info.pid) and monotonic() < give_up_at:
-                    time.sleep(SWEEP_POLL_S)
+                    sleep(SWEEP_POLL_S)
 
     def log(self, text: str) -> None:
         """Write a line of the runner's own into the test's log, if that is open still. Raises OSError."""
@@ -4360,7 +4361,7 @@ class Process:
                 deaf = [info for info in left if info.group != self.pid and info not in warned]
                 send(SIGTERM, deaf)
                 warned += deaf
-            time.sleep(SWEEP_POLL_S)
+            sleep(SWEEP_POLL_S)
             left = self.members()
         leaked = left * (not self.sent)
         if left:
@@ -4400,19 +4401,19 @@ def bash_text(
     if mark:
         start.append(f"ulimit -SR {mark}")  # which bash knows from 5.1 on
     if test.shell.prelude:
-        prelude = shlex.quote(test.shell.prelude)
+        prelude = quote(test.shell.prelude)
         gone = f"{PROGRAM}: the shell state for this test is gone; let no test clean TMPDIR"
-        start.append(f"[[ -f {prelude} ]] || {{ echo {shlex.quote(gone)}; exit 1; }}")
+        start.append(f"[[ -f {prelude} ]] || {{ echo {quote(gone)}; exit 1; }}")
         start.append(f'. {prelude}; eval "${{_rt_late-}}"; unset _rt_late')
-    exports = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    exports = [f"{name}={quote(value)}" for name, value in variables.items()]
     unset = " ".join(f'"${{{name}={value}}}"' for name, value in defaults.items())
     # `export` goes on past a readonly variable.
     start.append(f": {unset}; export {' '.join([*exports, *defaults])}")
     command = with_source(test.command)
     if command != test.command:
-        start.append(f"_rt_source={shlex.quote(test.file)}")
+        start.append(f"_rt_source={quote(test.file)}")
     if len(to_bytes(command)) > ARGUMENT_BYTES:
-        command = f". {shlex.quote(scratch.write(command))}"
+        command = f". {quote(scratch.write(command))}"
     lines = "\n" * min(test.line - 1, ARGUMENT_BYTES // 4)
     # The newlines behind the command keep bash from exec'ing it, so that bash can tell how it died.
     return f"{{ {'; '.join(start)}; }} 2>/dev/null{lines or '; '}{command}\n\n"
@@ -5105,7 +5106,7 @@ def lock_directory(path: str) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(FOLLOW_S)
+            sleep(FOLLOW_S)
             continue
         except OSError:  # a file system without locks
             pass
@@ -5837,17 +5838,17 @@ def again(results: Results, options: Options) -> Iterator[str]:
     # A program that pip has installed is called by its name: `python3` may be another Python, without this package.
     is_file = program.endswith((".py", ".pyc")) or not find_program(program)
     python = "python3 " * is_file
-    program = f"{python}{shlex.quote(program)}"
+    program = f"{python}{quote(program)}"
     log_dir = os.environ.get("XML_LOG_DIR")
     if log_dir:
-        program = f"XML_LOG_DIR={shlex.quote(log_dir)} {program}"
+        program = f"XML_LOG_DIR={quote(log_dir)} {program}"
     rest = shlex.join(word for word in words if word != "--rerun-failed")
     yield f"Rerun: {program} --rerun-failed {rest}"
     shard = " --shard 1/1" * bool(options.shard)
     rest += " --message ''" * bool(options.message)  # the last of equal options counts
     ran = [result.test.origin for result in owed if result.has_run]
     for label in ran[:1]:
-        yield f"Alone: {program} {rest} --only <(echo {shlex.quote(label)}){shard}"
+        yield f"Alone: {program} {rest} --only <(echo {quote(label)}){shard}"
 
 
 def first_of(names: Collection[Any]) -> str:
@@ -6932,7 +6933,7 @@ def label_word(handler: Node) -> str:
     if re.fullmatch(LABEL, text) and not re.search(VALUES_THAT_DIFFER, text):
         word = text.replace('"', "").replace("$@", "$*")
         return f'"{word}"'
-    return shlex.quote(unquoted(text))
+    return quote(unquoted(text))
 
 
 def splits_output(node: Node) -> bool | None:
@@ -6954,7 +6955,7 @@ def inert(word: str) -> str:
     `((1 < 2))`, too, is no word where another one stands before it.
     """
     if re.search(rf"{RUNS_INSIDE}|{DOES}|\$\{{\w+(?:\[[^]]*\])?:?\?|^\(\(", word):
-        return shlex.quote(word)
+        return quote(word)
     return word
 
 
@@ -7833,18 +7834,18 @@ class ScriptShell:
         """Start the shells; `log` is the path of the script's log, `known` is bash for both. Raises OSError."""
         self.kept = fresh_file(log)
         own = f"""
-            _rt_folder={shlex.quote(self.folder)}
+            _rt_folder={quote(self.folder)}
             _rt_trace=/proc/{os.getpid()}/fd/{self.stream}
             _rt_scouted={"1" * has_scout}
-            _rt_bash_env={shlex.quote(os.environ.get("BASH_ENV", ""))}
+            _rt_bash_env={quote(os.environ.get("BASH_ENV", ""))}
         """
         for name in ("mkfifo", "cat", "tee"):
-            own += f"_rt_{name}={shlex.quote(find_program(name) or name)}\n"
+            own += f"_rt_{name}={quote(find_program(name) or name)}\n"
         stub = self.reaper.scratch.write(
             f"#!{self.job.bash} -p\n{own}_rt_role=shell\n{ASK}{STUB}"
         )
         os.chmod(stub, 0o755)
-        own += f"_rt_stub={shlex.quote(stub)}\n"
+        own += f"_rt_stub={quote(stub)}\n"
         # We keep one end open: else poll would report the pipe's end again and again.
         stream = os.dup(self.stream)
         jobs = [(self.process, self.job_of("shell", own, SHELL_HOOK + known), stream)]
@@ -7862,7 +7863,7 @@ class ScriptShell:
         os.mkfifo(reply)
         os.mkfifo(f"{reply}.ask")
         self.asked[os.open(f"{reply}.ask", os.O_RDWR | os.O_NONBLOCK)] = b""
-        own += f"_rt_role={role} _rt_reply={shlex.quote(reply)}\n"
+        own += f"_rt_role={role} _rt_reply={quote(reply)}\n"
         text = f"unset BASH_ENV\n{own}{ASK}{HOOK}{hook}{LAST_OF_HOOK}"
         path = self.reaper.scratch.write(text)
         environment = {**os.environb, b"BASH_ENV": to_bytes(path)}
@@ -8187,9 +8188,9 @@ class Script:
             if site.node.redirects:  # BASH_COMMAND has more than its words
                 continue
             text = " ".join(site.node.all_words)
-            place = shlex.quote(f"{file.name}:{site.line}:{text}")
+            place = quote(f"{file.name}:{site.line}:{text}")
             code = self.kind(file, site.line, text, ("",))
-            known += f"_rt_tests[{place}]={shlex.quote(code)}\n"
+            known += f"_rt_tests[{place}]={quote(code)}\n"
         return known
 
     def code_of(self, command: Site, functions: Words) -> str:
@@ -8217,7 +8218,7 @@ class Script:
         if reads and files_of(node):
             return f"_rt_block {command.number}"
         if reads and only_looks(node.text):
-            return f"_rt_reads {command.number} {shlex.quote(node.head)}"
+            return f"_rt_reads {command.number} {quote(node.head)}"
         if is_function:
             return f"{waits}_rt_function"
         is_known = self.options.tests is None and self.called.isdisjoint(functions)
@@ -8239,7 +8240,7 @@ class Script:
         head = node.head
         differs = node.has(rf"{VALUES_THAT_DIFFER}|\$\{{?[_?]")
         if node.kind and inert(head) == head and not differs:
-            return f"_rt_looks {command.number} {shlex.quote(head)}"
+            return f"_rt_looks {command.number} {quote(head)}"
         return f"_rt_sees {command.number}"
 
     def likely_code(self, command: Site) -> str:
@@ -8266,7 +8267,7 @@ class Script:
         assigned = " ".join(node.assigned)
         words = f"{assigned} _rt_program {node.head}" * (not site.waits_for_shell)
         files = " ".join(map(inert, site.file_words))
-        quoted = f"{shlex.quote(words)} {site.label} {shlex.quote(files)}"
+        quoted = f"{quote(words)} {site.label} {quote(files)}"
         native = "native" * site.is_native
         return f"_rt_test {self.add(site).number} {quoted} '{native}' {first}"
 
@@ -8306,7 +8307,7 @@ class Script:
         if node.words and is_among(node, BLIND - PRINTS) and not differs:
             way = "_rt_peek"
         first = "".join(map(inert, node.words[:1]))
-        code = f"{way} {command.number} {shlex.quote(' '.join(names))} {first}"
+        code = f"{way} {command.number} {quote(' '.join(names))} {first}"
         # By now a function may have this name, or the value of this word.
         return f"_rt_is_function {first} || {code}"
 
@@ -8320,7 +8321,7 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
     """Bash by which the scout takes over a command's end in the shell: status, folder, variables (by `declare -p`)."""
     if is_open(node):
         return LOST
-    folder = shlex.quote(directory)
+    folder = quote(directory)
     code = f"[[ $PWD == {folder} ]] || cd -- {folder}\n"
     is_local = node.name in ("local", "declare", "typeset") and " -g" not in node.text
     for flags, name, value in re.findall(VARIABLE, values):
@@ -8328,7 +8329,7 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
             continue  # among all that is exported, bash's own cannot be set
         line = f"{name}{value}"
         if is_local:
-            line = f"_rt_replay+={shlex.quote(f'declare -{flags} {line};')}"
+            line = f"_rt_replay+={quote(f'declare -{flags} {line};')}"
         elif "x" in flags:
             line += f"\nexport {name}"
         code += f"{line}\n"
@@ -8519,7 +8520,7 @@ class ScriptRun(Run):
         if place not in self.codes:  # the other shell has not come there
             self.codes[place] = self.script.kind(file, int(line), command, functions)
         hides = f"_rt_hides={'1' * self.script.hides}"
-        return f"{self.silence()}{hides} _rt_code={shlex.quote(self.codes[place])}"
+        return f"{self.silence()}{hides} _rt_code={quote(self.codes[place])}"
 
     def on_each(self, number: str, *words: str) -> str:
         """A command whose text does not tell what it is, with the words that it has now."""
@@ -8534,7 +8535,7 @@ class ScriptRun(Run):
                 code = script.code_of(script.add(command._replace(node=node)), ("",))
             if self.options.looks_like_test(" ".join(words)):
                 code = script.test_code(command)
-            self.codes[place] = f"_rt_code={shlex.quote(code)}; _rt_do"
+            self.codes[place] = f"_rt_code={quote(code)}; _rt_do"
         return self.codes[place]
 
     def on_test(
@@ -8796,7 +8797,7 @@ class ScriptRun(Run):
 
     def on_printed(self, number: str, path: str) -> None:
         """What a `$(…)` prints from its first command on that the scout cannot run is in this file."""
-        self.let_scout_on(number, f"_rt_print {shlex.quote(path)}; builtin exit")
+        self.let_scout_on(number, f"_rt_print {quote(path)}; builtin exit")
 
     def on_moved(self, number: str, *found: str) -> None:
         """A shell has come through a `cd`, or to a loop over a glob.
@@ -8848,7 +8849,7 @@ class ScriptRun(Run):
             text = text_of(directory, *words[:1])
         obstacle = ScriptFile(name, text, self.options).obstacle
         if obstacle:
-            return f"_rt_lost {shlex.quote(f'{obstacle}, in')}"
+            return f"_rt_lost {quote(f'{obstacle}, in')}"
         return "_rt_skip="
 
     def on_alone(self, source: str, line: str, command: str) -> None:
@@ -8953,7 +8954,7 @@ class ScriptRun(Run):
         )
         if signum == SIGTERM:
             message = str(how)
-        return f"_rt_died {shlex.quote(message)}; "
+        return f"_rt_died {quote(message)}; "
 
     def job_of(self, call: Call) -> Job:
         """The process that a test starts."""
