@@ -1296,17 +1296,15 @@ def with_mask(test: TestLine, words: Iterable[str]) -> TestLine:
     return test._replace(assigned=tuple(assigned))
 
 
-def words_in_place(nodes: Nodes) -> List[str]:
+def words_in_place(nodes: Nodes) -> Iterator[str]:
     """The words of a line's commands, up to one that may change the directory or variables of those behind it."""
-    words = []
     for node in walk(nodes):
         if node.assigned or node.name in ELSEWHERE or node.kind not in ("", "{", "("):
-            break
-        words += node.words
-    return words
+            return
+        yield from node.words
 
 
-def junit_word(words: Sequence[str]) -> str:
+def junit_word(words: Iterable[str]) -> str:
     """The word that names a command's own JUnit file, if it names one (the last wins, as for pytest).
 
     A name that changes each time, or that only the test's own shell can expand, does not count.
@@ -2359,12 +2357,10 @@ def with_target(test: TestLine, options: Options) -> TestLine:
 
 def make_test(line: TestLine, index: int, label: str, stem: str, options: Options) -> Test:
     """The test of a line of a list or script."""
-    named = line.junit
-    folder = line.shell.directory
     # The runner adds the option to a pytest target, unless that has it, perhaps with a name that only the test knows.
     adds_junit = line.is_target and not re.search(r"[\s\"']--junit-?xml\b", line.body)
-    if adds_junit:
-        named = named or f"{stem}.xml"
+    named = line.junit or f"{stem}.xml" * adds_junit
+    folder = line.shell.directory
     if adds_junit and "/" not in named:
         folder = options.log_dir
     path = abspath(os.path.join(folder, named))
