@@ -2551,6 +2551,12 @@ class History:
         # A test owes nothing after an outcome that `options.accepts`: as with pytest's --lf, also a skip or an xfail.
         self.options = options
         self.lists = frozenset(map(normpath, options.lists))
+        # By key, and by key and label: when it passed, and how many seconds it took.
+        self.passes: Dict[Any, List[Tuple[float, float]]] = defaultdict(list)
+        self.forget_runs()
+
+    def forget_runs(self) -> None:
+        """Know no run, only durations."""
         # By shard (`2/4`; empty: there was none), names of the tests that its runs selected.
         self.shards: Dict[str, Set[str]] = defaultdict(set)
         # By name, how many tests of this name the lists of the last run had, selected or not.
@@ -2558,8 +2564,6 @@ class History:
         # By name, the last run that selected a test of this name, and how many tests of this name still owe a pass.
         self.last: Dict[str, str] = {}
         self.owed: Counter[str] = Counter()
-        # By key, and by key and label: when it passed, and how many seconds it took.
-        self.passes: Dict[Any, List[Tuple[float, float]]] = defaultdict(list)
 
     def add(self, record: Mapping[str, Any], is_own: bool) -> None:
         """Take in one record of a journal. A journal that is not the run's own (--history) gives durations alone.
@@ -2598,8 +2602,7 @@ class History:
         in_list = selected + Counter(record["left_out"])
         if is_here and not self.knows_directory:
             self.knows_directory = True
-            for known in (self.shards, self.seen, self.last, self.owed):
-                known.clear()
+            self.forget_runs()
         self.shards[record["shard"] or ""].update(selected)
         self.seen.update(in_list)
         for name, copies in selected.items():
