@@ -7018,12 +7018,9 @@ class ScriptFile:
     def line_of(self, offset: int) -> int:
         return bisect_right(self.breaks, offset) + 1
 
-    def lines_of(self, node: Node, text: str) -> Sequence[int]:
-        """The lines of a command with this text. Bash does not always name the first as that where it stands."""
-        first = self.line_of(node.start)
-        return range(first, first + text.count("\n") + 1)
-
-    def note_ways(self, node: Node, lead: str, text: str, runs_beside: bool) -> None:
+    def note_ways(
+        self, node: Node, lines: Sequence[int], text: str, lead: str, runs_beside: bool
+    ) -> None:
         """Note how a command stands, behind what `lead` of its pipeline, and those in its `$(…)`."""
         if node.kind == "function":
             return
@@ -7033,7 +7030,7 @@ class ScriptFile:
         if node.kind:
             where = "head"
         inside = list(walk(substituted_commands(text)))
-        for line in self.lines_of(node, text):
+        for line in lines:
             self.ways[place_of(line, node)] |= ways
             if node.name == "eval":  # the commands in its words have its line, too
                 self.ways[line, node.name] |= ways
@@ -7098,7 +7095,9 @@ class ScriptFile:
                 text = node.text * (not node.kind) or node.head
                 for name in re.findall(NAME, text):
                     self.commands_by_name[name].append(node)
-                self.note_ways(node, head.lead, text, runs_beside)
+                # Bash does not always name the first line of a command as that where it stands.
+                lines = range(line, line + text.count("\n") + 1)
+                self.note_ways(node, lines, text, head.lead, runs_beside)
                 if node.kind:
                     self.visit_block(node, own_label, runs_beside)
                 elif node in handled or (looks_count and self.is_test(node)):
@@ -7106,7 +7105,7 @@ class ScriptFile:
                     site = self.site_of(node, line, own_label, reads_test)
                     site = site._replace(is_background=runs_beside)
                     self.sites.append(site)
-                    for each in self.lines_of(node, text):
+                    for each in lines:
                         self.by_place[place_of(each, node)].append(site)
                 elif node.name not in self.defines and self.is_test(node):
                     self.bare.append(line)
