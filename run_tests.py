@@ -7220,8 +7220,8 @@ class ScriptFile:
 #   shell  past    number, subshell and turn; folder, variables,      no answer: a command has ended that is no test
 #                  status
 #   shell  passed  status                                             no answer: a filter has ended
-#   shell  did     number; 2 if its end is told, too                  no answer: it begins
-#   shell  met     number                                             no answer: it begins, and the scout may run it
+#   shell  did     number; `past` if its end is told, too, `meets`    no answer: it begins
+#                  if the scout may run it now
 #   shell  printed number, file                                       no answer: a `$(…)` has printed that from it on
 #   shell  trapped commands of a trap                                 no answer: it runs
 #   shell  ran     number, label, status                              no answer: bash has run a test itself
@@ -7549,7 +7549,7 @@ _rt_other() {    # a command for which the scout waits: its number, variables th
     _rt_keep "$1"
     builtin return
   }
-  _rt_send did "$1" 2
+  _rt_send did "$1" past
   # The next command reports its end. A subshell behind it may do so first, but a `$(…)` inside it must not.
   builtin eval "_rt_after=(any past $1:${BASHPID#"$_rt_shell"}:$BASHPID.$((++_rt_asked)) $2)"
   [[ $BASHPID == "$_rt_shell" && $_rt_command != *[\`\(]* ]] || _rt_after=$BASHPID
@@ -7617,7 +7617,8 @@ _rt_report_end() {     # reports how the command before has ended
   _rt_after=()
 }
 _rt_sees() { [[ ! $_rt_scouted ]] || _rt_send did "$1"; }    # both run it
-_rt_meets() { [[ ! $_rt_scouted ]] || _rt_send met "$1"; }    # both run it, the scout when the shell has come to it
+# Both run it, the scout when the shell has come to it.
+_rt_meets() { [[ ! $_rt_scouted ]] || _rt_send did "$1" meets; }
 _rt_itself() {   # a test that bash itself runs: its number, its label
   _rt_sees "$1"
   _rt_after=("$BASHPID" ran "$@")
@@ -8736,7 +8737,7 @@ class ScriptRun(Run):
         number, subshell, _ = place.split(":")
         self.past.discard(number)
         command = self.script.commands[number]
-        self.on_did(number, is_past=not subshell)
+        self.on_did(number, "ended" * (not subshell))
         if command.node.name == "exec":  # its redirections hold for all tests behind it
             self.is_split = bool(splits_output(command.node))
         values = text_of(path)
@@ -8766,14 +8767,17 @@ class ScriptRun(Run):
                     (test, is_minor), f"{test.label} went ahead of {what}"
                 )
 
-    def on_did(self, number: str, tells: str = "", is_past: bool = False) -> None:
-        """The shell begins a command that is no test, or has come to its end. If it `tells`, it tells of both.
+    def on_did(self, number: str, then: str = "") -> None:
+        """The shell begins a command that is no test. A background test above it may have begun under bash, too.
 
-        A background test above it may have begun under bash, too.
+        `then`: `past` if its end is told, too, or `meets` if the scout runs it now: both are to see the same files.
+        At the end of one in the shell itself it is `ended`.
         """
         command = self.script.commands[number]
         node = command.node
-        if tells:
+        if then == "meets":
+            self.let_scout_on(number, "")
+        if then == "past":
             if number in self.past:  # perhaps in a subshell that never tells
                 self.on_lost(
                     f"bash has not told the end of {command.described}; `bash -c` in place of the ( ) around it helps"
@@ -8784,14 +8788,9 @@ class ScriptRun(Run):
             self.note_ahead(
                 command.described,
                 lambda _test, site: is_awaited and site.is_background,
-                has_parted=is_past and not is_awaited,
+                has_parted=then == "ended" and not is_awaited,
                 is_minor=node.name in PRINTS and not files_of(node, "[^>]*>(?!>)"),
             )
-
-    def on_met(self, number: str) -> None:
-        """The shell begins a command that the scout runs, too, but not earlier: both are to see the same files."""
-        self.on_did(number)
-        self.let_scout_on(number, "")
 
     def on_printed(self, number: str, path: str) -> None:
         """What a `$(…)` prints from its first command on that the scout cannot run is in this file."""
