@@ -6997,8 +6997,7 @@ class ScriptFile:
         # Lines of commands that look like tests but have no handler, in a script that has handlers. Those in functions
         # do not count: the call of a function may have a handler.
         self.bare: List[int] = []
-        # By words and files of each filter behind a test: whether it ends its pipeline.
-        self.filters: Dict[Words, bool] = {}
+        self.filters: Set[Words] = set()  # the words and files of each filter behind a test
         # By name of a variable, the commands that may use it: their text has that name.
         self.commands_by_name: Dict[str, List[Node]] = defaultdict(list)
         # By line and words of each command, how it stands: the operator behind it, `!` before it, `if` or `while` in a
@@ -7111,7 +7110,7 @@ class ScriptFile:
                     self.bare.append(line)
                 elif self.is_filter(node, head, before_pipeline):
                     names = files_of(node)
-                    self.filters[(*node.all_words, *names)] = node.after not in PIPES
+                    self.filters.add((*node.all_words, *names))
                     if node.has("^tee|^sort .*-o"):
                         names += node.words[1:]
                     self.sites[-1].file_words.extend(names)
@@ -7639,10 +7638,10 @@ _rt_failed() {   # a handler is called
   _rt_is_function "${_rt_command%%[$' \t\n']*}"
   _rt_send failed "$_rt_line" "$_rt_piped" "$1" "${_rt_command%%[$' \t\n']*}"
 }
-_rt_pass() {     # a command that may run beside tests, unless its output is read; if it has a second argument, a filter
+_rt_pass() {     # a command that may run beside tests, unless its output is read: its number, `filter` if it is one
   if [[ $_rt_within == value ]]; then
     _rt_other "$1" ''
-  elif [[ $_rt_scouted && ${2-} ]]; then
+  elif [[ $_rt_scouted && ${2-} && $_rt_joins != 1 ]]; then      # the last one of its pipeline
     _rt_after=(any passed)
   fi
 }
@@ -8293,9 +8292,8 @@ class Script:
             return self.calm_code(command)
         if not self.references.isdisjoint(names):  # which set variables of other names
             return f"_rt_block {command.number}"
-        is_last = command.file.filters.get((*node.all_words, *files_of(node)))
-        if is_last is not None:
-            return f"_rt_pass {command.number} " + "1" * is_last
+        if (*node.all_words, *files_of(node)) in command.file.filters:
+            return f"_rt_pass {command.number} filter"
         if self.shows(command) or re.match(self.options.calm, node.name):
             return f"_rt_pass {command.number}"
         # These do in the scout what they do in the shell, once it knows what each `$(…)` in them prints.

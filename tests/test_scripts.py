@@ -1487,7 +1487,7 @@ class ReadingTest(unittest.TestCase):
                          [(None, False), (None, False), (False, False), (False, True), (True, True)])
         self.assertEqual([(site.attributes.gpus, site.attributes.timeout) for site in file.sites],
                          [(2, None), (None, None), (None, 300), (None, 300), (0, 300)])
-        self.assertEqual(file.filters, {("tee", "c.log"): False, ("tail", "-1"): True})
+        self.assertEqual(file.filters, {("tee", "c.log"), ("tail", "-1")})
         node = file.sites[0].node
         self.assertEqual([file.by_place[place_of(line, node)] for line in (1, 2, 3)], [file.sites[:1]] * 2 + [[]])
         # As bash 5.2 and later lay it out.
