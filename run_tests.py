@@ -7342,7 +7342,7 @@ _rt_turned=      # not empty if that is a `[[` or `((` behind a `!`, which turns
 _rt_checks=()    # by depth, whether the last command there stands in a condition (`if` or `while`) and behind a `!`
 _rt_within=      # `job` in a job, for whose end nobody waits; `value` in a `$(…)`, `kept` if its output is kept, or
                  # `skipped` if its command is one that the scout skips
-builtin eval 'exec 192<>"$_rt_reply" 191>"$_rt_reply.ask"'
+builtin eval 'exec 192<>"$_rt_reply" 191>"$_rt_folder/ask"'
 
 # Its arguments: the status of the command before; `trap -p` if that may have set a trap; the command; its line; the
 # positional parameters; and `$_`, which keeps its value by being the last argument.
@@ -7824,9 +7824,10 @@ class ScriptShell:
         self.output, self.stream = os.pipe()  # of what the script prints
         self.over, self.end = os.pipe()  # which is closed when the shells have ended
         os.set_blocking(self.output, False)
-        # Each shell has a pipe for its questions: what both write to one might be mixed up. By pipe, the beginning of a
-        # question that has not come whole.
-        self.asked: Dict[int, bytes] = {}
+        path = f"{self.folder}/ask"
+        os.mkfifo(path)
+        self.questions = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # of both shells
+        self.asked = b""  # the beginning of one that has not come whole
 
     def start(self, log: str, known: str, has_scout: bool) -> None:
         """Start the shells; `log` is the path of the script's log, `known` is bash for both. Raises OSError."""
@@ -7856,11 +7857,9 @@ class ScriptShell:
         start_thread(self.listen)
 
     def job_of(self, role: str, own: str, hook: str) -> Job:
-        """The job of one of the shells, with what both have of their own, its part of the hook and its pipes."""
+        """The job of one of the shells, with what both have of their own, its part of the hook and a pipe for answers."""
         reply = f"{self.folder}/{role}"
         os.mkfifo(reply)
-        os.mkfifo(f"{reply}.ask")
-        self.asked[os.open(f"{reply}.ask", os.O_RDWR | os.O_NONBLOCK)] = b""
         own += f"_rt_role={role} _rt_reply={quote(reply)}\n"
         text = f"unset BASH_ENV\n{own}{ASK}{HOOK}{hook}{LAST_OF_HOOK}"
         path = self.reaper.scratch.write(text)
@@ -7889,7 +7888,7 @@ class ScriptShell:
         from select import poll as new_poll
 
         poll = new_poll()
-        for descriptor in (self.output, *self.asked, self.over):
+        for descriptor in (self.output, self.questions, self.over):
             poll.register(descriptor, 1)  # POLLIN
         is_over = False
         try:
@@ -7897,21 +7896,19 @@ class ScriptShell:
                 events = dict(poll.poll())
                 is_over = self.over in events
                 self.keep()
-                for pipe in events.keys() & self.asked:
-                    self.post_whole(pipe)
-            for rest in self.asked.values():
-                printed = rest.rpartition(b"\0")[2]
-                # What a trap has printed into a question that never ended.
-                os.write(self.stream, printed)
+                if self.questions in events:
+                    self.post_whole()
+            # What a trap has printed into a question that never ended.
+            os.write(self.stream, self.asked.rpartition(b"\0")[2])
             self.keep()
             self.post(Asked(["", "", "", "end"]))
         except Exception as error:  # a thread that dies in silence would hang the run
             self.post(error)
 
-    def post_whole(self, pipe: int) -> None:
+    def post_whole(self) -> None:
         """Post the questions that have come whole. Raises OSError."""
-        asked = self.asked[pipe] + os.read(pipe, COPY_BYTES)
-        *whole, self.asked[pipe] = asked.split(b"\0\n")
+        asked = self.asked + os.read(self.questions, COPY_BYTES)
+        *whole, self.asked = asked.split(b"\0\n")
         for each in whole:
             printed, _, question = each.partition(b"\0")
             # What a trap has printed while the question was written.
