@@ -6951,9 +6951,9 @@ def splits_output(node: Node) -> bool | None:
 def inert(word: str) -> str:
     """A bash word, quoted as a whole if its expansion would run commands, set variables or end the shell.
 
-    `((1 < 2))`, too, is no word where another one stands before it.
+    To ask for RANDOM sets it. `((1 < 2))`, too, is no word where another one stands before it.
     """
-    if re.search(rf"{RUNS_INSIDE}|{DOES}|\$\{{\w+(?:\[[^]]*\])?:?\?|^\(\(", word):
+    if re.search(rf"{RUNS_INSIDE}|{DOES}|\bRANDOM|\$\{{\w+(?:\[[^]]*\])?:?\?|^\(\(", word):
         return quote(word)
     return word
 
@@ -7208,8 +7208,8 @@ class ScriptFile:
 #   both   kind    file, line, command, folder, `function` if it      _rt_code: `calm`, or bash for each time it comes
 #                  calls one, functions around it
 #   both   each    number of a command, its words as they are now     bash for this time
-#   both   test    where its output and its errors go, who comes to   shell: sets _rt_status, once the test has ended;
-#                  it, number, label, process, program, files         scout: nothing, once it may go on
+#   both   test    process, program, where its output and its errors  shell: sets _rt_status, once the test has ended;
+#                  go, who comes to it, number, label, files          scout: nothing, once it may go on
 #   both   moved   number of a `cd`, folder                           no answer: it has ended
 #                  number of a loop's head, what its globs find       no answer: a turn of it begins
 #   scout  reads   folder, `eval` or `source` and its words           bash: whether it may go on
@@ -7275,12 +7275,12 @@ _rt_program() {  # reports a test: words, umask, folder, exported variables. Wit
     }
     [[ ${_rt_whole-} == failed ]] || builtin printf '\0%s\0' "$_rt_path.$_rt_mark"
   } 1<>"$_rt_path"
-  _rt_ask test "${_rt_call[@]}" "$BASHPID" "$_rt_path.$_rt_mark" "${_rt_files[@]}"
+  _rt_ask test "$BASHPID" "$_rt_path.$_rt_mark" "${_rt_call[@]}"
 }
 _rt_run() {      # runs a test as bash would, by its words, and reports its status
   builtin command -- "$@" 193>&- 194>&-
   _rt_status=$?
-  _rt_send ran "${_rt_call[@]:2}" "$_rt_status"
+  _rt_send ran "${_rt_call[@]:2:2}" "$_rt_status"
 }
 _rt_print() {    # prints a test's log, and that of its errors; if nobody reads it, the test has died by SIGPIPE (141)
   [[ ! ${2-} ]] || builtin command -- "$_rt_cat" "$2" >&2
@@ -7324,7 +7324,7 @@ builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 builtin declare -A _rt_known _rt_tests _rt_texts
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_stand_in= _rt_after=() _rt_label= _rt_level=0
-_rt_traps= _rt_tested= _rt_files=() _rt_around=() _rt_uses_stub= _rt_hides= _rt_enters= _rt_pipes= _rt_last= _rt_skip=
+_rt_traps= _rt_tested= _rt_around=() _rt_uses_stub= _rt_hides= _rt_enters= _rt_pipes= _rt_last= _rt_skip=
 # _rt_known: by file, line and text of a command, its code. _rt_tests: the same, of tests to come that call no function.
 # _rt_texts: by signal, the script's traps as it has set them.
 # _rt_stand_in: the name by which our function or stub stands in a program's place. _rt_after: who reports how the last
@@ -7487,21 +7487,18 @@ _rt_each() {     # a command that is a test or not by the values of its words: i
   case " $* " in *\ set\ * | *\ shopt\ *) _rt_hide ;; esac
   _rt_is_function "${2-}" || _rt_ask each "$@"
 }
-_rt_test() {     # a test: number, words as bash, label, files as bash, `native` or nothing, the first of the words
+_rt_test() {     # a test with its _rt_files: number, words as bash, label, `native` or nothing, the first of the words
   ((${#_rt_functions[@]} > _rt_level)) || _rt_label= _rt_around=()
-  if _rt_is_function "${6-}"; then      # a function is no test: the tests in it get its label and its files
-    _rt_label=$3 _rt_level=${#_rt_functions[@]}
-    local _rt_words=$4
-    builtin set -- "${_rt_arguments[@]}"
-    builtin eval "_rt_around=($_rt_words)"
+  if _rt_is_function "${5-}"; then      # a function is no test: the tests in it get its label and its files
+    _rt_label=$3 _rt_level=${#_rt_functions[@]} _rt_around=("${_rt_files[@]}")
     builtin return
   fi
   # An exported SHELLOPTS has the hook's options here, not the script's. Without our descriptors nobody would answer.
-  if [[ $5 || ${SHELLOPTS@a}${BASHOPTS@a} == *x* || ! -e /dev/fd/191 ]] || ! _rt_is_program "${6-}"; then
+  if [[ $4 || ${SHELLOPTS@a}${BASHOPTS@a} == *x* || ! -e /dev/fd/191 ]] || ! _rt_is_program "${5-}"; then
     _rt_itself "$1" "$3"
   else
     _rt_whole=${_rt_hides:+${_rt_functions[1]+1}}
-    _rt_call=('' "${BASHPID#"$_rt_shell"}" "$1" "${_rt_label:-$3}")
+    _rt_call=('' "${BASHPID#"$_rt_shell"}" "$1" "${_rt_label:-$3}" "${_rt_files[@]}" "${_rt_around[@]}")
     _rt_start "$@"
   fi
 }
@@ -7626,13 +7623,13 @@ _rt_start() {    # a test, as _rt_test has it: a function takes the place of its
   builtin eval "exec 194>&193"     # where bash would print how the test died
   # In bash 4.4, `local -` in a function of ours would end the expansion of aliases.
   [[ ${BASH_VERSINFO[0]}:$BASHOPTS != 4:*expand_aliases* ]] || _rt_uses_stub=$_rt_stub
-  if [[ $_rt_uses_stub && $6 != */* && $_rt_command != *PATH=* ]] && builtin hash -p "$_rt_stub" "$6"; then
-    builtin printf -v _rt_called '%q ' "$6" "${_rt_call[@]}"
+  if [[ $_rt_uses_stub && $5 != */* && $_rt_command != *PATH=* ]] && builtin hash -p "$_rt_stub" "$5"; then
+    builtin printf -v _rt_called '%q ' "$5" "${_rt_call[@]}"
     builtin export _rt_called
-    _rt_stand_in=$6
+    _rt_stand_in=$5
     builtin return
   fi
-  _rt_replace "$6" "_rt_stub $6 \"\$@\""
+  _rt_replace "$5" "_rt_stub $5 \"\$@\""
 }
 _rt_failed() {   # a handler is called
   _rt_is_function "${_rt_command%%[$' \t\n']*}"
@@ -7726,9 +7723,8 @@ _rt_start() {    # a test, as _rt_test has it; its words as bash are empty if on
   [[ $2 && ! $_rt_behind ]] || _rt_ask wait "$1" "${2:+1}"
   _rt_behind=
   [[ $2 ]] || builtin return
-  local _rt_words=$2 _rt_files=$4
+  local _rt_words=$2
   builtin set -- "${_rt_arguments[@]}"
-  builtin eval "_rt_files=($_rt_files \"\${_rt_around[@]}\")"
   [[ /dev/fd/1 -ef /dev/fd/193 ]] || _rt_call[0]=apart
   builtin eval "$_rt_words"
 }
@@ -7857,7 +7853,7 @@ class ScriptShell:
         start_thread(self.listen)
 
     def job_of(self, role: str, own: str, hook: str) -> Job:
-        """The job of one of the shells, with what both have of their own, its part of the hook and a pipe for answers."""
+        """The job of one of the shells, with what both have of their own, its part of the hook, a pipe for answers."""
         reply = f"{self.folder}/{role}"
         os.mkfifo(reply)
         own += f"_rt_role={role} _rt_reply={quote(reply)}\n"
@@ -7961,7 +7957,7 @@ class Call(NamedTuple):
     goes: str  # where output and errors go: both to the trace (`shown`), both elsewhere (`together`), or `apart`
     subshell: str  # not empty if a subshell has come to it, and not the shell itself
     pid: str  # of the process that reports it: the shell, or a subshell
-    files: Sequence[str]  # absolute paths of `Site.file_words`; only the scout reports them
+    files: Sequence[str]  # absolute paths of `Site.file_words`
     program: Program
     # Paths that its words name, as `paths_of` has them; found before it starts, while what it makes does not exist yet.
     paths: Mapping[str, bool]
@@ -8262,9 +8258,9 @@ class Script:
         assigned = " ".join(node.assigned)
         words = f"{assigned} _rt_program {node.head}" * (not site.waits_for_shell)
         files = " ".join(map(inert, site.file_words))
-        quoted = f"{quote(words)} {site.label} {quote(files)}"
+        call = f"_rt_test {self.add(site).number} {quote(words)} {site.label}"
         native = "native" * site.is_native
-        return f"_rt_test {self.add(site).number} {quoted} '{native}' {first}"
+        return f"_rt_files=({files}); {call} '{native}' {first}"
 
     def shows(self, command: Site) -> bool:
         """Whether a command only prints. In the `$(…)` of its words functions are looked into, and a test is fine."""
@@ -8534,12 +8530,12 @@ class ScriptRun(Run):
 
     def on_test(
         self,
+        pid: str,
+        mark: str,
         goes: str,
         subshell: str,
         number: str,
         label: str,
-        pid: str,
-        mark: str,
         *names: str,
     ) -> str | None:
         """A shell has come to a test. The script's shell waits until it has ended, the scout until it may go on."""
@@ -8686,7 +8682,6 @@ class ScriptRun(Run):
                 splits = call.goes == "apart" or self.is_split
             test = self.add(call, splits)
             self.scout_only[test] = call
-        self.written.update(dict.fromkeys(call.files, test))
         self.found_since += 1
         return ""
 
@@ -8694,6 +8689,7 @@ class ScriptRun(Run):
         """A new test, which the schedule is to know."""
         test = self.test_of(call, splits)
         self.busy[test] = call.paths
+        self.written.update(dict.fromkeys(call.files, test))
         self.tests.append(test)
         self.console.total = len(self.tests)
         self.schedule.waiting[test] = 0  # it is in no line: only a Submit lets it start

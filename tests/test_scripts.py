@@ -1420,7 +1420,7 @@ class AheadTest(ScriptCase):
         """Nothing runs ahead any more: the script may have been told that nobody needs to know what it does."""
         self.drive("take, numbers = run_tests.ScriptRun.handle, set()", "def told(run, event):",
                    "    if isinstance(event, run_tests.Asked) and event.words[2:4] == ['scout', 'test']:",
-                   "        numbers.add(event.words[6])", "        len(numbers) < 2 or run.on_lost('it has gone')",
+                   "        numbers.add(event.words[8])", "        len(numbers) < 2 or run.on_lost('it has gone')",
                    "    take(run, event)", "run_tests.ScriptRun.handle = told")
         ran = self.conduct(lines("pytest a --slow --slow", "pytest b"))
         self.assertEqual((ran.code, beside(self.events(ran), "pytest a --slow --slow")), (0, []))
@@ -1463,6 +1463,19 @@ class AheadTest(ScriptCase):
                 ran = self.conduct(text)
                 self.assertEqual((ran.code, ran.err.count("waits for a test that has")), (0, 1))
                 self.assertNotIn(began(self.events(ran))[0], beside(self.events(ran), "pytest b --file=x.log"))
+
+    def test_a_file_of_a_test_that_the_script_starts(self) -> None:
+        """A later test waits for that, too."""
+        for trap in ("", "trap : USR1"):
+            for way in (">x.log", "2>&1 | tee x.log"):
+                with self.subTest(trap + way):
+                    ran = self.conduct(lines(trap, f"pytest $${8 * ' --slow'} {way}", "pytest b --file=x.log"))
+                    first, second = began(self.events(ran))
+                    self.assertEqual((ran.code, second), (0, "pytest b --file=x.log"))
+                    self.assertNotIn(first, beside(self.events(ran), second))
+        ran = self.conduct(lines("RANDOM=42", "a=$RANDOM b=$RANDOM", "RANDOM=42", "pytest a >x.$RANDOM",
+                                 "[ $RANDOM = $b ] || exit 7"))
+        self.assertEqual(ran.code, 0, "the name of a file has asked for RANDOM twice")
 
 
 class ReadingTest(unittest.TestCase):
@@ -1541,7 +1554,7 @@ class ReadingTest(unittest.TestCase):
                 with self.subTest(line=line, words=words, looks=looks):
                     code = script.kind(file, line, words, functions or [""])
                     stands = "aside" not in code or line == 9  # where the script has nothing
-                    prefixes = r"_rt_(checks\S+; |aside value; |joins=\w+; |gets=\w+; |is_function \S* \|\| )"
+                    prefixes = r"_rt_(checks\S+; |aside value; |(?:joins|files|gets)=\S+ |is_function \S* \|\| )"
                     name = re.sub(rf"{prefixes}| .*", "", code, flags=re.DOTALL)
                     self.assertEqual((name, stands), (kind[looks % len(kind)], True))
 
