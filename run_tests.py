@@ -8587,7 +8587,8 @@ class ScriptRun(Run):
         )
         if is_read or call.stdin == "loop":
             return '_rt_run "$@"'
-        self.let_scout_past(call.site)
+        # If the scout waits for this test, it goes on as if that had passed.
+        self.let_scout_on(call.site.number, LOST * call.site.node.has(DOES))
         same = [test for test, ahead in self.scout_only.items() if ahead.key == call.key]
         if same:
             test = same[0]
@@ -8612,15 +8613,6 @@ class ScriptRun(Run):
         if test not in self.busy:
             self.retire(test)
         return None
-
-    def let_scout_past(self, site: Site, status: int = 0) -> None:
-        """Let the scout, if it waits for this test, go on as if the test had passed; a `status` stops the scout."""
-        code = ""
-        if site.node.has(DOES):
-            code = LOST
-        if status:
-            code = "_rt_lost 'a failure of'"
-        self.let_scout_on(site.number, code)
 
     def note_missed(self, call: Call) -> None:
         """The shell has come to a test that the scout has not found. If the scout waits elsewhere, they have parted."""
@@ -8820,7 +8812,7 @@ class ScriptRun(Run):
         if code:
             self.note_failure(label or site.node.head, site.line, code)
             self.unhandled[label or str(site.line)] += 1
-        self.let_scout_past(site, code)
+        self.let_scout_on(number, LOST * (code != 0 or site.node.has(DOES)))
 
     def on_failed(self, line: str, status: str, label: str, handler: str) -> None:
         """Bash calls a handler: for a test that is known to have failed, or for what it has run itself."""
