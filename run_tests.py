@@ -8016,10 +8016,10 @@ def is_open(node: Node) -> bool:
 
 def acts(node: Node) -> bool:
     """Whether a command may change something outside its shell, or see what other programs have changed there."""
-    is_program = node.name not in CALM | SETS | BLIND and node.head != "cat"
-    has_input = node.name in READS and "<<" not in node.text
-    is_pure = substitutes(node.text, PURE) and not files_of(node)
-    return is_program or has_input or not is_pure or node.has(FROM_EXEC) or looks_out(node)
+    is_blind = node.name in BLIND or node.head == "cat"
+    is_still = is_calm(node) or is_blind and substitutes(node.text, PURE)
+    opens = files_of(node) or node.has(FROM_EXEC)
+    return not is_still or bool(opens) or looks_out(node)
 
 
 def looks_out(node: Node) -> bool:
@@ -8045,7 +8045,7 @@ def is_calm(node: Node) -> bool:
     if not substitutes(node.text, PURE):
         return False
     if node.name in READS:  # the scout has the same text: `read -r a b <<<"$x"`
-        return "<<<" in dict(node.redirects) and not node.has(r"\s-\w*[uC]")
+        return node.has("<<") and not node.has(r"\s-\w*[uC]")
     return node.name in CALM or not node.words
 
 
