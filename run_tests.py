@@ -6858,8 +6858,6 @@ OUTPUT = (
 HIDES = (
     rf"\b(?:local|declare|typeset)\b(?:\s.*)?\s(?:{NAME}(?:[\s;&|)]|$)|[-+]\w*x)|export -\w*n"
 )
-# A declaration of a nameref.
-REFERENCE = rf"\b(?:local|declare|typeset)\s+-\w*n\w*\s+({NAME})"
 # `set -a` without a later `set +a`: all variables that are set below it are exported.
 EXPORTS_ALL = r"\bset -\w*a\w*(?![\s\S]*\bset \+a)|\bset -o allexport"
 # A command that may switch on `set -x` or `set -v`, which would show our DEBUG trap.
@@ -7704,6 +7702,11 @@ _rt_other() {
       shopt:* | unset:* | eval:* | source:* | .:* | alias:* | unalias:* | let:* | pushd:* | popd:* | umask:* | ulimit:*)
       _rt_lost "only bash can run" ;;
   esac
+  local _rt_name _rt_names=()
+  builtin eval "_rt_names=(${2-})"
+  for _rt_name in "${_rt_names[@]}"; do
+    [[ ! -R $_rt_name ]] || _rt_lost "only bash can run"     # a nameref: it sets a variable of another name
+  done
   _rt_ask wait "$1"
 }
 _rt_lost() {     # the scout can go no further: why
@@ -8102,7 +8105,6 @@ class Script:
         self.commands: Dict[str, Site] = {}  # by number, those to which bash has come
         self.called: Set[str] = set()  # the first words of tests: functions, perhaps
         self.functions: Dict[str, Nodes] = {}  # their bodies
-        self.references: Set[str] = set()  # the names of namerefs
         self.reactions: List[Node] = []  # what stands behind a test's `||`
         # The variables that reactions may set; also words that only look so.
         self.changed: Set[str] = set()
@@ -8111,7 +8113,6 @@ class Script:
         """Read one of its files."""
         file = self.files[name] = ScriptFile(name, text, self.options)
         self.hides |= re.search(HIDES, text) is not None
-        self.references.update(re.findall(REFERENCE, text))
         self.called.update(site.node.name for site in file.sites)
         self.functions.update(file.functions)
         self.reactions += file.reactions
@@ -8283,8 +8284,6 @@ class Script:
         differs = node.has(rf"^{FILE_TEST}|{VALUES_THAT_DIFFER}|{FROM_EXEC}") or files_of(node)
         if is_calm(node) and not differs:
             return self.calm_code(command)
-        if not self.references.isdisjoint(names):  # which set variables of other names
-            return f"_rt_block {command.number}"
         if (*node.all_words, *files_of(node)) in command.file.filters:
             return f"_rt_pass {command.number} filter"
         if self.shows(command) or re.match(self.options.calm, node.name):

@@ -1342,6 +1342,13 @@ class AheadTest(ScriptCase):
                 ran = self.conduct(lines("pytest a", text, f"pytest b {words}", "pytest c"))
                 self.assertEqual((ran.code, len(starts(ran.text)), "went ahead" in ran.err), (0, 3, False))
 
+    def test_variables_of_other_names(self) -> None:
+        """What a nameref names only bash sets; a variable of the same name elsewhere is like any other."""
+        get = "get() { local -n out=$1; out=$(pip3 $1); }"
+        ran = self.conduct(lines(get, "get V", "pytest a $V", "pytest b $V"))
+        self.assertIn("first reason to wait: only bash can run `out=$(pip3 $1)` (test.sh:1)", ran.err)
+        self.overlap(2, get, "out=$(pip3 x)", "pytest a $out --beside=b", "pytest b $out --beside=a")
+
     def test_a_variable_that_a_failure_sets(self) -> None:
         """A test that gets it, exported or in its words, starts when the script comes to it; so nothing goes ahead."""
         for export, word, name in (("export RET", "", "RET"), ("set -euao pipefail", "", "FAILED_CASES"),
