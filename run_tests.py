@@ -7212,7 +7212,7 @@ class ScriptFile:
 #                  number of a loop's head, what its globs find       no answer: a turn of it begins
 #   scout  reads   folder, `eval` or `source` and its words           bash: whether it may go on
 #   scout  wait    number of a command, or of a test that it          bash: what that has changed in the shell, once
-#                  cannot start; 1 if it reports that test next       it has ended there
+#                  cannot start                                       it has ended there
 #   scout  lost    what it cannot go through                          no answer: it is ended
 #   shell  past    number, subshell and turn; folder, variables,      no answer: a command has ended that is no test
 #                  status
@@ -7723,12 +7723,12 @@ _rt_report_end() { :; }
 _rt_meets() { _rt_ask wait "$1"; }
 _rt_itself() { _rt_ask wait "$1"; }
 _rt_start() {    # a test, as _rt_test has it; its words as bash are empty if only the shell may expand them
-  [[ $2 && ! $_rt_behind ]] || _rt_ask wait "$1" "${2:+1}"
+  [[ $2 ]] || _rt_ask wait "$1"
+  [[ /dev/fd/1 -ef /dev/fd/193 ]] || _rt_call[0]=apart
+  [[ ! $_rt_behind ]] || _rt_call[0]=late
   _rt_behind=
-  [[ $2 ]] || builtin return
   local _rt_words=$2
   builtin set -- "${_rt_arguments[@]}"
-  [[ /dev/fd/1 -ef /dev/fd/193 ]] || _rt_call[0]=apart
   builtin eval "$_rt_words"
 }
 _rt_block() { _rt_lost "only bash can run"; }
@@ -7957,7 +7957,9 @@ class Call(NamedTuple):
     # Equal for the calls of both shells: the number of the site, and the key of the program.
     key: Tuple[str, str]
     label: str
-    goes: str  # where output and errors go: both to the trace (`shown`), both elsewhere (`together`), or `apart`
+    # Where output and errors go: both to the trace (`shown`), both elsewhere (`together`), or `apart`; `late` if the
+    # scout may have gone another way than the shell, and waits until that has come to the test.
+    goes: str
     subshell: str  # not empty if a subshell has come to it, and not the shell itself
     pid: str  # of the process that reports it: the shell, or a subshell
     files: Sequence[str]  # absolute paths of `Site.file_words`
@@ -8640,6 +8642,7 @@ class ScriptRun(Run):
         """
         program = call.program
         site = call.site
+        is_far_ahead = len(self.scout_only) > 16 * self.schedule.pool.size
         behind = self.shell_only[call.key]
         changed = self.script.changed_for(site.node, program.environment)
         if behind:
@@ -8649,8 +8652,8 @@ class ScriptRun(Run):
                 f"{site.where} gets {min(changed)}, which is set where a test fails"
             )
             return self.command_ends.get((site.number, turn))
-        elif call.stdin or len(self.scout_only) > 16 * self.schedule.pool.size:
-            return None  # its input is the shell's, or the scout is far enough ahead
+        elif call.stdin or call.goes == "late" or is_far_ahead:
+            return None  # only the shell has its input, or knows the way to it
         else:
             shared = set()
             for busy in [dict.fromkeys(self.written, True), *self.busy.values()]:
@@ -8687,11 +8690,8 @@ class ScriptRun(Run):
         self.batch_at = min(self.batch_at, monotonic() + BATCH_S)
         return test
 
-    def on_wait(self, number: str, starts: str = "") -> None:
-        """The scout waits at a command until the shell has come there as often as the scout has.
-
-        If it `starts`, the command is a test, which the scout reports next: that counts as the same turn.
-        """
+    def on_wait(self, number: str) -> None:
+        """The scout waits at a command until the shell has come there as often as the scout has."""
         command = self.script.commands[number]
         if command.label:
             self.reasons.setdefault(f"{command.described} starts when the script comes to it")
@@ -8702,8 +8702,6 @@ class ScriptRun(Run):
             self.reasons.setdefault(why)
         self.found_since = 0
         turn = next(self.turns["scout", number])
-        if starts:
-            self.turns["scout", number] = count(turn)
         self.held[self.question] = command, partial(self.command_ends.get, (number, turn))
 
     def let_scout_on(self, number: str, code: str) -> None:
