@@ -8569,7 +8569,7 @@ class ScriptRun(Run):
         if site.line >= site.file.one_by_one:
             self.on_lost("`#: one-by-one`")
         elif not self.is_lost:  # else it had asked before its end
-            turn = next(self.turns["scout", site.number])
+            turn = self.turn_at(number)
             self.held[self.question] = site, partial(self.scout_at_test, call, turn)
         return None
 
@@ -8634,11 +8634,11 @@ class ScriptRun(Run):
         if awaited and is_main:
             self.on_lost(f"bash has come to {site.where}, and not to {awaited[0].described}")
 
-    def scout_at_test(self, call: Call, turn: int) -> str | None:
+    def scout_at_test(self, call: Call, turn: Any) -> str | None:
         """The scout is at a test. It goes on (an empty answer), or waits (None) and this is asked anew at each event.
 
         It waits where the test needs what only the shell knows, where it is far enough ahead, and where the test names
-        a file that an earlier one has.
+        a file that an earlier one has. `turn` is as `turn_at` has it.
         """
         program = call.program
         site = call.site
@@ -8651,7 +8651,7 @@ class ScriptRun(Run):
             self.reasons.setdefault(
                 f"{site.where} gets {min(changed)}, which is set where a test fails"
             )
-            return self.command_ends.get((site.number, turn))
+            return self.command_ends.get(turn)
         elif call.stdin or call.goes == "late" or is_far_ahead:
             return None  # only the shell has its input, or knows the way to it
         else:
@@ -8701,13 +8701,15 @@ class ScriptRun(Run):
                 why += "; above all tests it costs nothing, and --calm REGEX names what no test needs"
             self.reasons.setdefault(why)
         self.found_since = 0
-        turn = next(self.turns["scout", number])
-        self.held[self.question] = command, partial(self.command_ends.get, (number, turn))
+        self.held[self.question] = command, partial(self.command_ends.get, self.turn_at(number))
+
+    def turn_at(self, number: str) -> Tuple[str, int]:
+        """The number of a command to which a shell has come, and how often it had come there before."""
+        return number, next(self.turns[self.role, number])
 
     def let_scout_on(self, number: str, code: str) -> None:
         """Let the scout do this as soon as it comes to a command as often as the shell has."""
-        turn = next(self.turns["shell", number])
-        self.command_ends[number, turn] = code
+        self.command_ends[self.turn_at(number)] = code
 
     def on_past(self, place: str, directory: str, path: str, status: str) -> None:
         """A command of the shell has ended that is no test. Behind a failure, tests below it may have begun."""
@@ -8782,8 +8784,7 @@ class ScriptRun(Run):
         Where the scout was elsewhere behind that, or has found other files, a test may have made them. So may one that
         the scout had found before, and to which the shell has not come.
         """
-        turn = next(self.turns[self.role, number])
-        place = number, turn, found
+        place = self.turn_at(number), found
         if self.role == "scout":
             self.moves[place] = len(self.tests)
             return
