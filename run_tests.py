@@ -7787,16 +7787,6 @@ VARIABLE = rf"""declare -(\S+) ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[
 # The shell of a script, the scout, and what they ask.
 
 
-class Asked(NamedTuple):
-    """A shell asks or reports something, or the script has ended.
-
-    `words`: the number of the question (empty: no answer is awaited), the path of the pipe for the answer, `shell` or
-    `scout`, the kind of question, and what that kind has (see the list above ASK).
-    """
-
-    words: Sequence[str]
-
-
 # What an answer needs of its question: the path of the pipe for it, and the question's number.
 Question = Tuple[str, str]
 
@@ -7806,6 +7796,10 @@ class ScriptShell:
 
     It prints into a pipe: `echo >/dev/stderr` would truncate a file. At a test it waits for an answer, so by then we
     have all that it had printed before.
+
+    What a shell asks or reports, and at last that the script has ended, is posted as a list of words: the number of
+    the question (empty: no answer is awaited), the path of the pipe for the answer, `shell` or `scout`, the kind of
+    question, and what that kind has (see the list above ASK).
     """
 
     kept = -1  # the descriptor of the log, once the shells start
@@ -7900,7 +7894,7 @@ class ScriptShell:
             # What a trap has printed into a question that never ended.
             os.write(self.stream, self.asked.rpartition(b"\0")[2])
             self.keep()
-            self.post(Asked(["", "", "", "end"]))
+            self.post(["", "", "", "end"])
         except Exception as error:  # a thread that dies in silence would hang the run
             self.post(error)
 
@@ -7915,7 +7909,7 @@ class ScriptShell:
             if b"\0" not in question:  # the path of a long one
                 question = content_of(to_text(question))[1:].rpartition(b"\0\n")[0]
             words = to_text(question).replace("\1", "\n").split("\0")
-            self.post(Asked(words))
+            self.post(words)
 
     def keep(self) -> None:
         """Append to the log what has been printed since the last time. Raises OSError."""
@@ -8427,8 +8421,8 @@ class ScriptRun(Run):
         """Note what has happened, and do what follows from it. Raises the error of a thread that hears the shells."""
         if isinstance(event, Exception):
             raise event
-        if isinstance(event, Asked):
-            number, reply, self.role, kind, *fields = event.words  # `role`: which shell asks
+        if isinstance(event, list):
+            number, reply, self.role, kind, *fields = event  # `role`: which shell asks
             self.question = reply, number
             answer = getattr(self, f"on_{kind}")(*fields)
             if answer is not None:

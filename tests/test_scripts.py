@@ -497,8 +497,8 @@ class FeatureTest(ScriptCase):
         """Each of the two shells, whatever the number of turns. Of most tests they know what they are."""
         self.drive("import json", "take = run_tests.ScriptRun.handle",
                    "def told(run, event):",
-                   "    if isinstance(event, run_tests.Asked):",
-                   "        print(json.dumps(event.words[2:7]), file=open('asked', 'a'))",
+                   "    if isinstance(event, list):",
+                   "        print(json.dumps(event[2:7]), file=open('asked', 'a'))",
                    "    take(run, event)",
                    "run_tests.ScriptRun.handle = told")
         loop = 'for ((i = 0; i < 60; i++)); do x=$((x + i)); [ "$x" != no ] && y="$x"; f; done'
@@ -1426,8 +1426,8 @@ class AheadTest(ScriptCase):
     def test_what_a_scout_has_asked_before_its_end(self) -> None:
         """Nothing runs ahead any more: the script may have been told that nobody needs to know what it does."""
         self.drive("take, numbers = run_tests.ScriptRun.handle, set()", "def told(run, event):",
-                   "    if isinstance(event, run_tests.Asked) and event.words[2:4] == ['scout', 'test']:",
-                   "        numbers.add(event.words[8])", "        len(numbers) < 2 or run.on_lost('it has gone')",
+                   "    if isinstance(event, list) and event[2:4] == ['scout', 'test']:",
+                   "        numbers.add(event[8])", "        len(numbers) < 2 or run.on_lost('it has gone')",
                    "    take(run, event)", "run_tests.ScriptRun.handle = told")
         ran = self.conduct(lines("pytest a --slow --slow", "pytest b"))
         self.assertEqual((ran.code, beside(self.events(ran), "pytest a --slow --slow")), (0, []))
