@@ -6858,8 +6858,6 @@ OUTPUT = (
 HIDES = (
     rf"\b(?:local|declare|typeset)\b(?:\s.*)?\s(?:{NAME}(?:[\s;&|)]|$)|[-+]\w*x)|export -\w*n"
 )
-# `set -a` without a later `set +a`: all variables that are set below it are exported.
-EXPORTS_ALL = r"\bset -\w*a\w*(?![\s\S]*\bset \+a)|\bset -o allexport"
 # A command that may switch on `set -x` or `set -v`, which would show our DEBUG trap.
 SHOWS_TRAPS = r"\bset\s.*[vx$]|xtrace|verbose|shopt\s.*\$"
 # A label in which nothing but values of variables is to be expanded.
@@ -7254,13 +7252,15 @@ _rt_open() {     # gives a subshell a pipe of its own for answers
   [[ -p $_rt_reply ]] || builtin command -- "$_rt_mkfifo" "$_rt_reply"     # it is there if a subshell has become a stub
   builtin eval 'exec 192<>"$_rt_reply"'
 }
-_rt_program() {  # reports a test: words, umask, folder, exported variables. With _rt_whole its environment, too: if the
-  # runner asks for it, or in a function, where a local variable may hide an exported one from `declare -px`
+_rt_program() {  # reports a test: words, umask, `$-` in the scout, folder, exported variables. With _rt_whole its
+  # environment, too: if the runner asks for it, or in a function, where a local variable may hide an exported one from
+  # `declare -px`.
   # It writes over its last report, up to a mark: for each test ext4 takes 0.3 ms to make a new file.
   local _rt_arguments=("$@") _rt_path=$_rt_folder/$BASHPID.test _rt_mark=$((++_rt_asked))
   {
     builtin printf '%s\0' "$#" "$@"
     builtin umask
+    builtin printf '%s\n' "${_rt_flags-}"
     builtin pwd -P
     builtin printf '\0'
     builtin declare -px
@@ -7972,6 +7972,7 @@ class Program(NamedTuple):
     environment: Mapping[bytes, bytes]
     directory: str
     umask: int
+    flags: str  # `$-` in the scout
     key: str  # equal for the same words, environment, folder and umask
 
     def given(self, node: Node) -> Iterator[str]:
@@ -7999,9 +8000,9 @@ def read_program(mark: str, known: Dict[bytes, Any]) -> Program:
         inherited = {**environment, b"_": b"", b"SHLVL": b"", b"OLDPWD": b""}
         known[exported] = environment, key_of([str(sorted(inherited.items()))])
     environment, state = known[exported]
-    umask, _, directory = to_text(place[:-1]).partition("\n")
+    umask, flags, directory = to_text(place[:-1]).split("\n", 2)
     key = key_of([*words, umask, directory, state])
-    return Program(words, environment, directory, int(umask, 8), key)
+    return Program(words, environment, directory, int(umask, 8), flags, key)
 
 
 def is_open(node: Node) -> bool:
@@ -8093,7 +8094,6 @@ class Script:
     """What has been read of a script's files, and what each of its commands is to the two shells."""
 
     hides = False  # a local variable in it may hide an exported one (HIDES)
-    exports = False  # from some line on it exports all that it sets (EXPORTS_ALL)
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -8112,7 +8112,6 @@ class Script:
         self.called.update(site.node.name for site in file.sites)
         self.functions.update(file.functions)
         self.reactions += file.reactions
-        self.exports |= re.search(EXPORTS_ALL, text) is not None
         for node in reached(self.reactions, self.functions):
             # A handler's label may look like `X=2`.
             if node.name not in self.options.handlers or node.has(DOES):
@@ -8126,12 +8125,13 @@ class Script:
         site = self.commands[number] = site._replace(number=number)
         return site
 
-    def changed_for(self, node: Node, environment: Container[bytes]) -> Set[str]:
+    def changed_for(self, node: Node, program: Program) -> Set[str]:
         """The variables in a test's words or environment that may have another value where a test has failed."""
-        if self.exports:
+        if "a" in program.flags:  # all that is set is exported
             return self.changed
         asked = re.findall(READS_VARIABLE, node.text)
-        return {name for name in self.changed if name in asked or to_bytes(name) in environment}
+        exported = program.environment
+        return {name for name in self.changed if name in asked or to_bytes(name) in exported}
 
     def kind(self, file: ScriptFile, line: int, text: str, functions: Words) -> str:
         """What a command is: `calm`, or bash for each time that a shell comes to it.
@@ -8638,7 +8638,7 @@ class ScriptRun(Run):
         site = call.site
         is_far_ahead = len(self.scout_only) > 16 * self.schedule.pool.size
         behind = self.shell_only[call.key]
-        changed = self.script.changed_for(site.node, program.environment)
+        changed = self.script.changed_for(site.node, program)
         if behind:
             test = behind.pop(0)
         elif changed:  # only the shell knows the value: the scout waits until the shell has come to this test
