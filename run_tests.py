@@ -6975,21 +6975,24 @@ def is_among(node: Node, names: Container[str]) -> bool:
 
 
 class ScriptFile:
-    """What is read of a script, or of a file that it sources, before it runs."""
+    """What is read of a script, or of a file that it sources, before it runs.
+
+    What concerns all files of the `script` is noted there: functions, the names of tests, what a test's failure does.
+    """
 
     obstacle = ""  # why the scout cannot go through it
     one_by_one = inf  # the line of `#: one-by-one`
 
-    def __init__(self, name: str, text: str, options: Options) -> None:
+    def __init__(self, name: str, text: str, script: Script) -> None:
         self.name = name
         # Bash sources no binary file, one that has this in its first line.
         self.text = text = re.sub(r"\A[^\n]{,79}\0(?s:.*)", "", text)
         self.breaks = [match.end() for match in re.finditer("\n", text)]
-        self.options = options
+        self.script = script
+        self.options = script.options
         self.mistakes: List[str] = []
         self.sites: List[Site] = []
         self.by_place: Dict[Any, List[Site]] = defaultdict(list)
-        self.reactions: List[Node] = []  # what stands behind a test's `||`
         # Lines of commands that look like tests but have no handler, in a script that has handlers. Those in functions
         # do not count: the call of a function may have a handler.
         self.bare: List[int] = []
@@ -7007,7 +7010,7 @@ class ScriptFile:
         )
         self.defines = set(chain(*found))  # names of functions
         self.read_attributes(reader)
-        self.functions = functions_in(reader.nodes)
+        script.functions.update(functions_in(reader.nodes))
         self.visit(reader.nodes)
 
     def line_of(self, offset: int) -> int:
@@ -7042,10 +7045,9 @@ class ScriptFile:
             return False
         needs_test = node.name.endswith("grep")
         if node.has(MAKES_FILE):
-            harmless = HARMLESS.union(self.functions)
-            needs_test |= harmless.issuperset(
-                each.name for each in reached([head], self.functions)
-            )
+            functions = self.script.functions
+            harmless = HARMLESS.union(functions)
+            needs_test |= harmless.issuperset(each.name for each in reached([head], functions))
         return len(self.sites) > before_pipeline * needs_test
 
     def read_attributes(self, reader: Reader) -> None:
@@ -7100,6 +7102,7 @@ class ScriptFile:
                     site = self.site_of(node, line, own_label, reads_test)
                     site = site._replace(is_background=runs_beside)
                     self.sites.append(site)
+                    self.script.called.add(node.name)
                     for each in lines:
                         self.by_place[place_of(each, node)].append(site)
                 elif node.name not in self.defines and self.is_test(node):
@@ -7111,7 +7114,7 @@ class ScriptFile:
                         names += node.words[1:]
                     self.sites[-1].file_words.extend(names)
             if len(self.sites) > before:
-                self.reactions += [node for node in statement if node.before == "||"]
+                self.script.reactions += [node for node in statement if node.before == "||"]
 
     def visit_block(self, node: Node, label: str, is_job: bool) -> None:
         """Note the tests in a compound command.
@@ -8107,11 +8110,8 @@ class Script:
 
     def read(self, name: str, text: str) -> ScriptFile:
         """Read one of its files."""
-        file = self.files[name] = ScriptFile(name, text, self.options)
+        file = self.files[name] = ScriptFile(name, text, self)
         self.hides |= re.search(HIDES, text) is not None
-        self.called.update(site.node.name for site in file.sites)
-        self.functions.update(file.functions)
-        self.reactions += file.reactions
         for node in reached(self.reactions, self.functions):
             # A handler's label may look like `X=2`.
             if node.name not in self.options.handlers or node.has(DOES):
@@ -8819,7 +8819,7 @@ class ScriptRun(Run):
         text = " ".join(words)
         if name != "eval":
             text = text_of(directory, *words[:1])
-        obstacle = ScriptFile(name, text, self.options).obstacle
+        obstacle = ScriptFile(name, text, Script(self.options)).obstacle
         if obstacle:
             return f"_rt_lost {quote(f'{obstacle}, in')}"
         return "_rt_skip="
@@ -9141,7 +9141,7 @@ def list_script(script: Script, file: ScriptFile, trace: Trace) -> int:
     steps = list(file.sites)
     for node in Reader(file.text).nodes:  # those that the script surely runs
         command = Site(file, file.line_of(node.start), node, [])
-        calls = "function" * (node.name in file.functions)
+        calls = "function" * (node.name in script.functions)
         if node.before == ";" and "_rt_other" in script.code_of(command, (calls,)):
             steps.append(command)
     steps.sort(key=lambda step: step.node.start)
