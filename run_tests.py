@@ -7151,14 +7151,11 @@ class ScriptFile:
         """The command of a statement that has a handler behind its `||`, with its label: the first argument of that."""
         pipelines = statements_of(statement, PIPES)
         for before, pipeline in zip(pipelines, pipelines[1:]):
-            node = pipeline[0]
-            calls = [each for each in walk([node]) if each.name in self.options.handlers]
-            if node.before != "||" or not calls:
-                continue
             tested = before[0]
-            if not (tested.words or tested.kind):  # assignments alone
-                break
-            return {tested: label_word(calls[0])}
+            is_more = tested.words or tested.kind  # than assignments
+            calls = [each for each in walk(pipeline[:1]) if each.name in self.options.handlers]
+            if is_more and calls and pipeline[0].before == "||":
+                return {tested: label_word(calls[0])}
         return {}
 
     def is_test(self, node: Node) -> bool:
