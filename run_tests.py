@@ -5808,7 +5808,7 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
         result.test.label for result in results if 1 < len(result.gpu_indices) == pool.size
     ]
     if alone:
-        yield f"ran by itself, on all GPUs: {first_of(alone)}"
+        yield f"had all GPUs: {first_of(alone)}"
     each_s = {ends[-1].test: fsum(end.seconds for end in ends) for ends in attempts}
     all_s = fsum(each_s.values())
     best_s = shortest(each_s, pool.size, pool.cpus)

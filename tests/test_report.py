@@ -600,7 +600,7 @@ slowest: d.py 1:00, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
         pool = run_tests.Pool(devices)
         attempts = [[Result(a_test(number), Outcome.PASSED, 1.0, 0, Lease(tuple(devices[:number]), number))]
                     for number in (1, 2, 3)]
-        self.assertIn("ran by itself, on all GPUs: t3", [*run_tests.figures(attempts, 1.0, pool)])
+        self.assertIn("had all GPUs: t3", [*run_tests.figures(attempts, 1.0, pool)])
         pool.quarantine(devices[2])
         self.assertEqual(len([*run_tests.figures(attempts, 1.0, pool)]), 1)
 
