@@ -677,7 +677,7 @@ LOOKS_BACK = (
 )
 # Commands in front of another one.
 PREFIXES = (
-    r"(?:(?:command|exec|nohup|(?:nice|numactl|setsid|stdbuf|taskset|xvfb-run)(?: [-\d]\S*)*|env"
+    r"(?:(?:command|exec|nohup|(?:nice|numactl|setsid|stdbuf|taskset|time|xvfb-run)(?: [-\d]\S*)*|env"
     r"(?: -u ?\S+| -(?!u)\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -(?:[ks]|-signal|-kill-after)[ =]?\S+| -(?![ks])\S+)*"
     r" [^\s-]\S*|srun(?: -[ACGJNTcmnptwx] ?\S+| -(?![ACGJNTcmnptwx])\S+)*|(?:uv|(?:\S*python[\d.]* -m )?coverage"
     r"|poetry) run(?: [-$]\S+| --?(?:con|data|dir|env|extra|group|in|om|only|p|rc|so|with)[\w-]* [^\s$-]\S*)*) )*"

@@ -928,7 +928,7 @@ class JunitFiles(ParseCase):
             self.assertEqual(self.parse_one(command).junit, "")
         for command in ("timeout -k 5 10m pytest a", "uv run pytest a", "python3 -m pytest a || exit 1",
                         "env -u A B=1 pytest a", '"${PY-python3}" -W ignore -m pytest a',
-                        "python3 -m coverage run --source=d -m pytest a"):
+                        "python3 -m coverage run --source=d -m pytest a", "time -p pytest a"):
             self.assertTrue(self.parse_one(f"{command} --junitxml=x.xml").is_pytest, command)
         for command in ("pytest a && mv x.xml y", "pytest a || pytest --lf", "uv run --directory=d pytest a", "a",
                         "srun -n 2 pytest a", "env --chdir=d pytest a", "pytest a \\\n  && mv x.xml y"):
