@@ -7443,7 +7443,9 @@ _rt_function() { # a call of a function, if that is still defined
   }
 }
 _rt_is_function() {    # whether there is a function of this name; lets it run, and notes that it begins
-  builtin declare -F -- "$1" >/dev/null && _rt_skip= _rt_enters=$1:$_rt_command
+  builtin declare -F -- "$1" >/dev/null || builtin return
+  ((${#_rt_functions[@]} > _rt_level)) || _rt_label= _rt_around=()
+  _rt_skip= _rt_enters=$1:$_rt_command
 }
 _rt_hide() {     # keeps our trap out of what `set -x` shows, by a redirection around all of it, which takes time
   _rt_trap=$_rt_hidden

@@ -1020,6 +1020,15 @@ class FeatureTest(ScriptCase):
         ran = self.conduct(lines('run() { pytest "tests/$1" ${2} || RET=1; }', "run a x", "run b", "exit $RET"))
         self.assertEqual(set(ran.outcomes()), {"pytest tests/a x", "pytest tests/b"})
 
+    def test_labels_of_calls(self) -> None:
+        """A call without a handler does not get the label of an earlier one."""
+        ran = self.conduct(lines('test_fail() { echo "no $1"; }', 'run() { "$@"; }', "run pytest a || test_fail one",
+                                 "run pytest b --exit=1", "if ! run pytest c --exit=1; then run pytest d; fi",
+                                 "(cd / && run pytest e --exit=1)", "F=run; $F pytest f --exit=1",
+                                 "run pytest g --exit=1 || test_fail two"))
+        self.assertEqual(starts(ran.text)[0], "one")
+        self.assertEqual(ran.failures(), [*(f"pytest {name} --exit=1" for name in "bcef"), "two"])
+
     def test_what_bash_has_run_is_told(self) -> None:
         """A handler that a subshell calls is counted once; where none runs beside others, it says why."""
         self.assertEqual(self.conduct(HEAD + "(false || test_fail a)\n").failures(), ["a"])
