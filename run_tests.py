@@ -7206,7 +7206,7 @@ class ScriptFile:
 #   both   each    number of a command, its words as they are now     bash for this time
 #   both   test    process, program, where its output and its errors  shell: sets _rt_status, once the test has ended;
 #                  go, who comes to it, number, label, files          scout: nothing, once it may go on
-#   both   moved   number of a `cd`, folder                           no answer: it has ended
+#   both   moved   number of a `cd`, folder                           no answer: it has ended, or begins
 #                  number of a loop's head, what its globs find       no answer: a turn of it begins
 #   scout  reads   folder, `eval` or `source` and its words           bash: whether it may go on
 #   scout  wait    number of a command, or of a test that it          bash: what that has changed in the shell, once
@@ -7456,10 +7456,17 @@ _rt_shows() {    # a command that both run, and that may switch on `set -x` or `
   _rt_skip=
 }
 _rt_move() {     # a `cd`: both run it; before its next command each reports where that has led
+  _rt_skip=
   if [[ $BASHPID == "$_rt_shell" ]]; then
-    _rt_moved=${_rt_scouted:+$1} _rt_skip=
-  else
-    _rt_sees "$1"
+    _rt_moved=${_rt_scouted:+$1}
+  elif [[ $_rt_scouted ]]; then     # a subshell may have no next command
+    local _rt_site=$1
+    builtin set -- "${_rt_arguments[@]}"
+    _rt_send moved "$_rt_site" "$(
+      builtin unset -f cd pushd popd
+      builtin eval "$_rt_command" >&2
+      builtin printf '%s.' "$PWD"
+    )"
   fi
 }
 _rt_looks() {    # the head of a loop with a glob, its words: both run it, and each reports what it finds

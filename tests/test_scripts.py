@@ -1422,6 +1422,16 @@ class AheadTest(ScriptCase):
                 ran = self.conduct(lines(f"for f in *.t; do bash -c '{test}' tests/$f || RET=1; done", "exit 0"))
                 self.assertEqual((ran.code, "went ahead of `for f in" in ran.err), (code, code == 1), ran.err)
 
+    def test_a_folder_in_a_subshell(self) -> None:
+        """Behind a failure, too, it is no doubt, unless a test that went ahead has made it."""
+        ran = self.conduct(lines("pytest a --exit=1", "(cd / && pytest b)", "D=$(CDPATH= cd -- tests/.. && pwd)",
+                                 "f() { pushd $1 >/dev/null; pytest c; }", "(f /)", "exit 0"))
+        self.assertEqual((ran.code, len(starts(ran.text)), "went ahead" in ran.err), (0, 3, False), ran.err)
+        up = Fifo(self, "up")
+        ran = self.conduct(lines("bash -c 'read x <up; exit 1' tests/a", "(CDPATH= cd made) || :",
+                                 "bash -c 'mkdir made; echo >up' tests/b", "exit 0"))
+        self.assertEqual((ran.code, "tests/b went ahead of `CDPATH= cd made`" in ran.err), (1, True), ran.err)
+
     def test_a_loop_over_many_files(self) -> None:
         """Each of the two shells tells only once what it finds there."""
         self.drive("take = run_tests.ScriptRun.on_moved", "def told(run, number, *found):",
