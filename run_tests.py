@@ -7208,6 +7208,7 @@ class ScriptFile:
 #                  go, who comes to it, number, label, files          scout: nothing, once it may go on
 #   both   moved   number of a `cd`, folder                           no answer: it has ended, or begins
 #                  number of a loop's head, what its globs find       no answer: a turn of it begins
+#                  number of a `source`, what the file has            no answer: it begins
 #   scout  reads   folder, `eval` or `source` and its words           bash: whether it may go on
 #   scout  wait    number of a command, or of a test that it          bash: what that has changed in the shell, once
 #                  cannot start                                       it has ended there
@@ -7483,6 +7484,10 @@ _rt_looks() {    # the head of a loop with a glob, its words: both run it, and e
   (($# < 100)) || _rt_known[$_rt_place]=${_rt_code/_rt_looks/_rt_sees}
   _rt_send moved "$_rt_site" "$@"
 }
+_rt_tells() {    # an `eval` or `source`, its words: of a file, both report what it has
+  [[ $_rt_scouted && $2 != eval && ${3-} == */* && -f $3 ]] && \
+    _rt_send moved "$1" "$(builtin command -- "$_rt_cat" "$3")"
+}
 _rt_aside() {    # a command that stands in a `$(…)` or in a job
   [[ $BASHPID != "$_rt_shell" && ! $_rt_within ]] || builtin return
   [[ $1 != either || ! $_rt_skips ]] || _rt_lost "inside or outside of a \`\$(…)\`,"
@@ -7655,13 +7660,17 @@ _rt_trapped() {  # a trap is set
   [[ $_rt_command != *ERR* ]] || _rt_uses_stub=$_rt_stub
 }
 _rt_reads() {    # an `eval` or `source`, as the scout has it
-  _rt_sees "$1"
+  local _rt_site=$1
   _rt_pipes=$2     # not empty if it may have a pipe
   builtin set -- "${_rt_arguments[@]}"
   # An expansion may read the script's input, or end the shell (`${x:?}`).
-  case $_rt_pipes in *[\`\(?]*) builtin return ;; esac
-  builtin eval "builtin set -- $_rt_pipes"
-  _rt_pipes=${*//'||'} _rt_pipes=${_rt_pipes//[!|]}
+  case $_rt_pipes in
+    *[\`\(?]*) _rt_sees "$_rt_site" ;;
+    *)
+      builtin eval "builtin set -- $_rt_pipes"
+      _rt_pipes=${*//'||'} _rt_pipes=${_rt_pipes//[!|]}
+      _rt_tells "$_rt_site" "$@" || _rt_sees "$_rt_site" ;;
+  esac
 }
 _rt_mend_traps() {    # adds code to the script's traps that keeps ours off in them: BASH_COMMAND is stale there
   local _rt_text=$'\n'$1
@@ -7744,9 +7753,10 @@ _rt_block() { _rt_lost "only bash can run"; }
 _rt_failed() { _rt_skip=; }
 _rt_sees() { _rt_skip=; }
 _rt_reads() {    # an `eval` or `source`, which the scout runs, too: its number, its words as bash
-  local _rt_text=${2//BASH_SOURCE/_rt_file}
+  local _rt_site=$1 _rt_text=${2//BASH_SOURCE/_rt_file}
   builtin set -- "${_rt_arguments[@]}"
   builtin eval "builtin set -- $_rt_text"
+  _rt_tells "$_rt_site" "$@"
   _rt_ask reads "$PWD" "$@"
 }
 _rt_trapped() {  # the scout has no traps; that of a subshell runs in the middle of the script

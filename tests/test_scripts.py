@@ -1432,6 +1432,17 @@ class AheadTest(ScriptCase):
                                  "bash -c 'mkdir made; echo >up' tests/b", "exit 0"))
         self.assertEqual((ran.code, "tests/b went ahead of `CDPATH= cd made`" in ran.err), (1, True), ran.err)
 
+    def test_a_source_that_changes(self) -> None:
+        """Behind a failure, too, it is no doubt, unless it has changed, or is there only now."""
+        up = Fifo(self, "up")
+        for made, words, code in (("x", "./env.sh", 0), ("env.sh", "./env.sh", 1), ("./new.sh", "./new.sh", 1),
+                                  ("x", "./env.sh $(echo)", 1)):
+            with self.each(f"{made} {words}"):
+                self.write("env.sh", "X=1\n")
+                ran = self.conduct(lines("bash -c 'read x <up; exit 1' tests/a", f". {words}",
+                                         f"bash -c 'echo X=2 >{made}; echo >up' tests/b", "exit 0"))
+                self.assertEqual((ran.code, f"tests/b went ahead of `. {words}`" in ran.err), (code, code == 1), ran.err)
+
     def test_a_loop_over_many_files(self) -> None:
         """Each of the two shells tells only once what it finds there."""
         self.drive("take = run_tests.ScriptRun.on_moved", "def told(run, number, *found):",
