@@ -359,7 +359,8 @@ class LabelFile(NamedTuple):
         left_out = {label[2:] for label in self.labels if label.startswith("# ")}
         if not any(test.origin in left_out for test in tests):
             return []
-        return [test for test in tests if test.origin not in self.labels | left_out]
+        known = self.labels | left_out
+        return [test for test in tests if test.origin not in known]
 
 
 class Attributes(NamedTuple):
