@@ -837,13 +837,13 @@ class FeatureTest(ScriptCase):
         self.assertEqual((ran.code, sorted(ran.outcomes().values())), (0, ["interrupted", "passed"]))
 
     def test_a_job_that_is_killed_at_once(self) -> None:
-        """The shell may not have told of its test, which the scout has found."""
+        """The shell may not have told of its test, which the scout may have found."""
         self.write("tests/serve.sh", "#!/bin/sh\nexec $NAP\n", 0o755)
         self.write("tests/b.sh", "#!/bin/sh\n", 0o755)
         for job in ("tests/serve.sh", "(tests/serve.sh)"):
             with self.subTest(job):
                 ran = self.conduct(lines(f"{job} & kill -9 $!; tests/b.sh"))
-                self.assertEqual((ran.code, sorted(ran.outcomes().values())), (0, ["interrupted", "passed"]))
+                self.assertEqual((ran.code, {*ran.outcomes().values()} - {"interrupted"}), (0, {"passed"}))
 
     def test_tmpdir_is_cleaned(self) -> None:
         self.write("tmp/x", "")
@@ -1427,21 +1427,22 @@ class AheadTest(ScriptCase):
         ran = self.conduct(lines("pytest a --exit=1", "(cd / && pytest b)", "D=$(CDPATH= cd -- tests/.. && pwd)",
                                  "f() { pushd $1 >/dev/null; pytest c; }", "(f /)", "exit 0"))
         self.assertEqual((ran.code, len(starts(ran.text)), "went ahead" in ran.err), (0, 3, False), ran.err)
-        up = Fifo(self, "up")
+        Fifo(self, "up")
         ran = self.conduct(lines("bash -c 'read x <up; exit 1' tests/a", "(CDPATH= cd made) || :",
                                  "bash -c 'mkdir made; echo >up' tests/b", "exit 0"))
         self.assertEqual((ran.code, "tests/b went ahead of `CDPATH= cd made`" in ran.err), (1, True), ran.err)
 
     def test_a_source_that_changes(self) -> None:
         """Behind a failure, too, it is no doubt, unless it has changed, or is there only now."""
-        up = Fifo(self, "up")
+        Fifo(self, "up")
         for made, words, code in (("x", "./env.sh", 0), ("env.sh", "./env.sh", 1), ("./new.sh", "./new.sh", 1),
                                   ("x", "./env.sh $(echo)", 1)):
             with self.each(f"{made} {words}"):
                 self.write("env.sh", "X=1\n")
                 ran = self.conduct(lines("bash -c 'read x <up; exit 1' tests/a", f". {words}",
                                          f"bash -c 'echo X=2 >{made}; echo >up' tests/b", "exit 0"))
-                self.assertEqual((ran.code, f"tests/b went ahead of `. {words}`" in ran.err), (code, code == 1), ran.err)
+                is_told = f"tests/b went ahead of `. {words}`" in ran.err
+                self.assertEqual((ran.code, is_told), (code, code == 1), ran.err)
 
     def test_a_loop_over_many_files(self) -> None:
         """Each of the two shells tells only once what it finds there."""
