@@ -6844,6 +6844,8 @@ MAKES_FILE = r"\btee (?!-a)|(?<![2>])>(?![>&]| ?/dev/)|\bawk .*exit"
 HARMLESS = (
     CALM | BLIND | LOOKING | FILTERS | names_in("df du free git nvidia-smi ps stat")
 ) - names_in("builtin command eval source . tee")
+# What may stand before a command whose status is turned, or looked at: `!` or `time`, in a condition or not.
+CHECKED_BY = names_in("! if while !if !while !until timeif timewhile")
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 # A data file. If it does not exist yet, one test may make it for another.
 DATA_FILE = (
@@ -7000,8 +7002,8 @@ class ScriptFile:
         self.filters: Set[Words] = set()  # the words and files of each filter behind a test
         # By name of a variable, the commands that may use it: their text has that name.
         self.commands_by_name: Dict[str, List[Node]] = defaultdict(list)
-        # By line and words of each command, how it stands: the operator behind it, `!` before it, `if` or `while` in a
-        # condition, else `plain`; `<` behind a pipe, `job` in a job; `value` in a `$(…)`, `head` in that of a loop.
+        # By line and words of each command, how it stands: the operator behind it; one of CHECKED_BY, else `plain`; `<`
+        # behind a pipe, `job` in a job; `value` in a `$(…)`, `head` in that of a loop.
         self.ways: Dict[Any, Set[str]] = defaultdict(set)
         # By line, what `#:` says of it, or above it of all lines below.
         self.attributes: Dict[int, Attributes] = defaultdict(Attributes)
@@ -7023,8 +7025,12 @@ class ScriptFile:
         """Note how a command stands, behind what `lead` of its pipeline, and those in its `$(…)`."""
         if node.kind == "function":
             return
-        ways = {node.after, lead, node.check, "plain" * (not (lead or node.check))}
-        ways |= {"<" * (node.before in PIPES), "job" * runs_beside}
+        ways = {
+            node.after,
+            f"{lead}{node.check}" or "plain",
+            "<" * (node.before in PIPES),
+            "job" * runs_beside,
+        }
         where = "value"
         if node.kind:
             where = "head"
@@ -7339,7 +7345,7 @@ _rt_replay=      # what the trap itself runs: declarations for the scout, which 
 _rt_moved=       # the number of the last command, if it was a `cd`
 _rt_depth=0      # in how many functions the last command stands
 _rt_turned=      # not empty if that is a `[[` or `((` behind a `!`, which turns PIPESTATUS
-_rt_checks=()    # by depth, whether the last command there stands in a condition (`if` or `while`) and behind a `!`
+_rt_checks=()    # by depth, which of CHECKED_BY stands before the last command there
 _rt_within=      # `job` in a job, for whose end nobody waits; `value` in a `$(…)`, `kept` if its output is kept, or
                  # `skipped` if its command is one that the scout skips
 builtin eval 'exec 192<>"$_rt_reply" 191>"$_rt_folder/ask"'
@@ -7376,8 +7382,9 @@ _rt_hook() {
       # that has failed, or stood behind a `!`. Where several functions have ended, the outer ones come first.
       for ((_rt_left = ${#_rt_functions[@]} + 1; _rt_left <= _rt_depth; _rt_left++)); do
         case ${_rt_checks[_rt_left]}:$_rt_piped in
-          !:0 | [iw]*[ef]:0) _rt_piped=1 ;;
+          !:0 | !until:0) _rt_piped=1 ;;
           *!*) _rt_piped=0 ;;
+          [iw]*[ef]:0 | time*:0) _rt_piped=1 ;;
         esac
       done
       [[ ! $_rt_turned || $_rt_depth -gt ${#_rt_functions[@]} ]] || _rt_piped=$((! _rt_piped))
@@ -8173,7 +8180,7 @@ class Script:
         elif in_eval:
             code = f"_rt_joins=$_rt_pipes; {code}"
         # Of equal commands on one line it is not known which has run.
-        checks = "".join(ways & {"!", "if", "while"}) * ("plain" not in ways)
+        checks = "".join(ways & CHECKED_BY) * ("plain" not in ways)
         code = f"_rt_checks[_rt_depth]={checks}; {code}"
         if "<" in ways and can_fail(node):
             code = f"_rt_gets={node.name}; {code}"
