@@ -241,9 +241,9 @@ class Style(unittest.TestCase):
 
     def test_what_sections_do_not_touch(self) -> None:
         """The schedule has no clock, process or output; parse and select do not write; 1 to 9 know of no scripts."""
-        world = {"print", "warn", "threading", "queue", "time", "socket"}
+        world = {"print", "warn", "threading", "queue", "time", "sleep", "socket"}
         for numbers, has, foreign in (
-                ((6,), "Schedule", world | {"os", "sys", "open", "subprocess", "shutil"}),
+                ((6,), "Schedule", world | {"os", "sys", "open", "Popen", "subprocess", "shutil", *vars(os.path)}),
                 ((3, 4), "parse_lists", world), (range(1, 10), "Test", defined_in(section(11)))):
             nodes = section(*numbers)
             self.assertIn(has, defined_in(nodes))
