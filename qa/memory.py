@@ -164,7 +164,8 @@ class MemoryHost(Host):
         """Until the run is over, note what GPUs hold beyond what they held before it. Called in a thread."""
         while self.health.used and not self.health.over.wait(LOOK_S):
             before = dict(self.latest)
-            for device, row in self.health.read([*before]).items():
+            watched = [device for device in before if device in self.health.used]
+            for device, row in self.health.read(watched).items():
                 attempt = before[device]
                 more = self.health.more(device, row)
                 # What has started since may have been seen in its place.
