@@ -6831,7 +6831,7 @@ FROM_EXEC = r"[<>]&\s*(?:[3-9]|\d\d)|(?<![2-9])>&\s*-"
 # Words that have another value in the scout than in the script's shell.
 VALUES_THAT_DIFFER = (
     r"\$[$!]|\$_\b|%\(.*\)T"
-    r"|\b(?:BASHPID|LINENO|PPID|S?RANDOM|SECONDS|EPOCH\w+|FUNCNAME|BASH_\w+|mktemp)\b"
+    r"|\b(?:BASHPID|LINENO|PPID|S?RANDOM|SECONDS|EPOCH\w+|FUNCNAME|BASH_(?!REMATCH)\w+|mktemp)\b"
 )
 # Words that have another value each time. Bash expands those of a function's call before our trap sees the function.
 CHANGES_EACH_TIME = r"\$\$|\$\{?(?:BASHPID|S?RANDOM)\b"

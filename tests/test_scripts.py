@@ -1200,11 +1200,12 @@ class AheadTest(ScriptCase):
     def test_tests_overlap_wherever_they_stand(self) -> None:
         """In pipelines, subshells, jobs, functions and conditions."""
         ran = self.overlap(
-            12, "run_tests() {", "pytest a --beside=b", "pytest b --beside=a", "}", "run_tests | tee x",
+            14, "run_tests() {", "pytest a --beside=b", "pytest b --beside=a", "}", "run_tests | tee x",
             "f() { pytest $1; }", "(pytest c --beside=d)", "(cd . && pytest d --beside=c) || exit 3",
             "f 'e --beside=f'", "while ! f 'f --beside=e' | cat; do :; done", "echo $(pytest g --beside=h)",
             "time pytest h --beside=g", "pytest i --beside=j & pytest j --beside=i & wait",
-            'CMD=f; $CMD "k --beside=l"; eval "f l\\ --beside=k"')
+            'CMD=f; $CMD "k --beside=l"; eval "f l\\ --beside=k"',
+            'for i in m=n n=m; do [[ $i =~ (.)= ]] && X=${BASH_REMATCH[1]} pytest ${BASH_REMATCH[1]} --beside=${i#*=}; done')
         self.assertEqual(ran.read("x"), "pytest: a --beside=b\npytest: b --beside=a\n")
         self.assertNotIn("while no other did", ran.err)
 
