@@ -7392,6 +7392,7 @@ _rt_hook() {
     ?*) _rt_outer=("${_rt_after[@]}") ;;
   esac
   _rt_after=() _rt_depth=${#_rt_functions[@]} _rt_turned=
+  [[ :$SHELLOPTS: != *:posix:* ]] || _rt_flags=      # by `set -o $x`
   case ${_rt_flags//[!T]/}:$_rt_command in
     *_rt_rest*) ;;    # the script sets a trap again as `trap -p` has shown it, with our part
     :* | *FUNCNEST* | T:set\ +*T* | T:set\ -[!-]*+*T* | T:set\ -k* | T:set\ -[!-]*k* | *:set\ *posix* | \

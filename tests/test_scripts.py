@@ -1020,6 +1020,16 @@ class FeatureTest(ScriptCase):
         ran = self.conduct(lines('run() { pytest "tests/$1" ${2} || RET=1; }', "run a x", "run b", "exit $RET"))
         self.assertEqual(set(ran.outcomes()), {"pytest tests/a x", "pytest tests/b"})
 
+    def test_an_option_in_a_variable(self) -> None:
+        """It may be POSIX mode, where no function can stand in a test's place, and a script ended with 2."""
+        for gpus in ("0", FOUR):
+            for option in ("posix", "pipefail"):
+                with self.each(f"{gpus} {option}"):
+                    text = lines(f"O={option[1:]}", 'set -o "p$O"', "tests/a", "pytest a", "exit 7")
+                    ran = self.end(self.begin(text, gpus=gpus))
+                    alone = "behind `tests/a` (test.sh:3) bash runs all by itself" in ran.err
+                    self.assertEqual((ran.code, alone), (7, option == "posix"), ran.err)
+
     def test_labels_of_calls(self) -> None:
         """A call without a handler does not get the label of an earlier one."""
         ran = self.conduct(lines('test_fail() { echo "no $1"; }', 'run() { "$@"; }', "run pytest a || test_fail one",
