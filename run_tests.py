@@ -7045,17 +7045,16 @@ class ScriptFile:
     def is_filter(self, node: Node, head: Node, before_pipeline: int) -> bool:
         """Whether the scout takes a command for a filter, which passes: below the first test, most of FILTERS.
 
-        Two kinds are filters only in a test's own pipeline: a `grep`, which may fail, and what makes a file where the
-        `head` of the pipeline only prints or looks, as in `echo x=1 | tee conf`.
+        A `grep`, which may fail, is one only in a test's own pipeline. What makes a file is none where the `head` of
+        the pipeline only prints or looks, as in `echo x=1 | tee conf`, be it by a function that has a handler.
         """
         if node.before not in PIPES or not is_among(node, FILTERS):
             return False
-        needs_test = node.name.endswith("grep")
-        if node.has(MAKES_FILE):
-            functions = self.script.functions
-            harmless = HARMLESS.union(functions)
-            needs_test |= harmless.issuperset(each.name for each in reached([head], functions))
-        return len(self.sites) > before_pipeline * needs_test
+        functions = self.script.functions
+        names = [each.name for each in reached([head], functions)]
+        if node.has(MAKES_FILE) and HARMLESS.union(functions).issuperset(names):
+            return False
+        return len(self.sites) > before_pipeline * node.name.endswith("grep")
 
     def read_attributes(self, reader: Reader) -> None:
         """Note what each `#:` says: of its line, or, where it stands alone, of all lines up to the next such one."""

@@ -1039,6 +1039,15 @@ class FeatureTest(ScriptCase):
         self.assertEqual(starts(ran.text)[0], "one")
         self.assertEqual(ran.failures(), [*(f"pytest {name} --exit=1" for name in "bcef"), "two"])
 
+    def test_a_function_that_prints_a_file(self) -> None:
+        """With a handler, too, it may have no test: the next one waits for the file."""
+        for call in ("f | tee made || test_fail f", "(f | tee made) || test_fail f", "f | sort >made || test_fail f"):
+            with self.each(call):
+                ran = self.conduct(lines("rm -f made", "test_fail() { exit 4; }", "f() { echo x; }",
+                                         "bash -c 'sleep 0.3' tests/a || test_fail a", call,
+                                         "bash -c '[ -s made ]' tests/b || test_fail b", "exit 0"))
+                self.assertEqual((ran.code, ran.outcomes()), (0, {"a": "passed", "b": "passed"}), ran.text + ran.err)
+
     def test_what_bash_has_run_is_told(self) -> None:
         """A handler that a subshell calls is counted once; where none runs beside others, it says why."""
         self.assertEqual(self.conduct(HEAD + "(false || test_fail a)\n").failures(), ["a"])
