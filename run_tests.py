@@ -7011,7 +7011,8 @@ class ScriptFile:
         found = re.findall(
             r"(?<![^\s;&|(){}])([^\s;&|(){}]+)\s*\(\)|\bfunction\s+([^\s(]+)", text
         )
-        self.defines = set(chain(*found))  # names of functions
+        # Names of functions that are no handlers. Of the two groups of the pattern one is empty.
+        self.defines = set(chain(*found)).difference(self.options.handlers, [""])
         self.read_attributes(reader)
         script.functions.update(functions_in(reader.nodes))
         self.visit(reader.nodes)
@@ -7081,7 +7082,10 @@ class ScriptFile:
             self.attributes.update(dict.fromkeys(range(line, end), attributes))
 
     def visit(self, nodes: Nodes, label: str = "", is_job: bool = False) -> None:
-        """Note the tests in a list of commands. With a label, all that look like tests in it are tests."""
+        """Note the tests in a list of commands. With a label, all that look like tests in it are tests.
+
+        So are the functions that it calls: what looks like a test in them gets the label.
+        """
         before_pipeline = 0
         head = Node(";")  # the first command of a pipeline
         looks_count = label or self.options.tests is not None
@@ -7101,9 +7105,10 @@ class ScriptFile:
                 # Bash does not always name the first line of a command as that where it stands.
                 lines = range(line, line + text.count("\n") + 1)
                 self.note_ways(node, lines, text, head.lead, runs_beside)
+                calls = label and node.name in self.defines
                 if node.kind:
                     self.visit_block(node, own_label, runs_beside)
-                elif node in handled or (looks_count and self.is_test(node)):
+                elif node in handled or calls or (looks_count and self.is_test(node)):
                     reads_test = len(self.sites) > before_pipeline
                     site = self.site_of(node, line, own_label, reads_test)
                     site = site._replace(is_background=runs_beside)

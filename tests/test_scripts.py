@@ -1039,6 +1039,16 @@ class FeatureTest(ScriptCase):
         self.assertEqual(starts(ran.text)[0], "one")
         self.assertEqual(ran.failures(), [*(f"pytest {name} --exit=1" for name in "bcef"), "two"])
 
+    def test_a_function_in_a_group_with_a_handler(self) -> None:
+        """Its tests go to slots, and have that handler's label: a failure is told once."""
+        ran = self.conduct(HEAD + lines('run() { "$@"; }', 'many() { pytest $1 --beside=$2; pytest $2 --beside=$1; }',
+                                        "(cd / && run pytest a --exit=1) || test_fail one",
+                                        'show() { echo "$1"; }', "{ show no; } || test_fail no",
+                                        "if :; then many b c; run pytest d --exit=1; fi || test_fail two",
+                                        "{ F=1; pip3 x || test_fail three; pytest e; } || test_fail four"))
+        self.assertEqual(ran.failures(), ["one", "two #3"])
+        self.assertCountEqual(starts(ran.text), ["one", "two", "two #2", "two #3", "three", "four"])
+
     def test_a_function_that_prints_a_file(self) -> None:
         """With a handler, too, it may have no test: the next one waits for the file."""
         for call in ("f | tee made || test_fail f", "(f | tee made) || test_fail f", "f | sort >made || test_fail f"):
@@ -1224,7 +1234,7 @@ class AheadTest(ScriptCase):
             "f 'e --beside=f'", "while ! f 'f --beside=e' | cat; do :; done", "echo $(pytest g --beside=h)",
             "time pytest h --beside=g", "pytest i --beside=j & pytest j --beside=i & wait",
             'CMD=f; $CMD "k --beside=l"; eval "f l\\ --beside=k"',
-            'for i in m=n n=m; do [[ $i =~ (.)= ]] && X=${BASH_REMATCH[1]} pytest ${BASH_REMATCH[1]} --beside=${i#*=}; done')
+            'for i in m=n n=m; do [[ $i =~ (.)= ]] && pytest ${BASH_REMATCH[1]} --beside=${i#*=}; done')
         self.assertEqual(ran.read("x"), "pytest: a --beside=b\npytest: b --beside=a\n")
         self.assertNotIn("while no other did", ran.err)
 
@@ -1570,7 +1580,7 @@ class ReadingTest(unittest.TestCase):
         """As of a file inside a script, by base64: in a second, else in an hour."""
         word = "0123456789abcdef" * 50_000
         _, file = self.read(f"x={word}", f"pytest a || y={word}", "f() { :; }", looks=True)
-        self.assertEqual(file.defines, {"f", ""})
+        self.assertEqual(file.defines, {"f"})
 
     def test_what_env_and_timeout_are_given_is_no_test(self) -> None:
         """That a command is none is known at once, also where it has long lists of folders or many options."""
