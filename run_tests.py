@@ -7498,8 +7498,9 @@ _rt_looks() {    # the head of a loop with a glob, its words: both run it, and e
   _rt_send moved "$_rt_site" "$@"
 }
 _rt_tells() {    # an `eval` or `source`, its words: of a file, both report what it has
-  [[ $_rt_scouted && $2 != eval && ${3-} == */* && -f $3 ]] && \
-    _rt_send moved "$1" "$(builtin command -- "$_rt_cat" "$3")"
+  local _rt_found
+  [[ $_rt_scouted && $2 != eval && ${3-} == */* && -f $3 ]] || builtin return
+  builtin mapfile -d '' -t _rt_found <"$3" && _rt_send moved "$1" "${_rt_found[@]}"
 }
 _rt_aside() {    # a command that stands in a `$(…)` or in a job
   [[ $BASHPID != "$_rt_shell" && ! $_rt_within ]] || builtin return
