@@ -7239,9 +7239,10 @@ class ScriptFile:
 ASK = r"""
 _rt_send() {     # sends words to the runner, and waits for no answer
   builtin set -- "${_rt_number-}" "$_rt_reply" "$_rt_role" "${@//$'\n'/$'\1'}" $'\n'
-  local _rt_text="$*"
-  # 4096 bytes, as a pipe takes them at once; other processes write between two lines. What is longer goes to a file.
-  ((${#_rt_text} < 1000)) || {
+  local _rt_text="$*" LC_ALL=C     # so that bytes count
+  # A bash with a malloc of its own writes 1008 bytes at once; other processes write between two writes. What is longer
+  # goes to a file.
+  ((${#_rt_text} + $# < 1000)) || {
     _rt_text=$_rt_folder/$BASHPID.$((++_rt_asked))
     builtin printf '\0%s' "$@" >|"$_rt_text"
     builtin set -- "$_rt_text" $'\n'
@@ -7436,7 +7437,7 @@ _rt_kind() {     # finds the runner's code for a command: `function` if it calls
   [[ ! $_rt_code ]] || builtin return
   _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "$PWD" "$1" "${_rt_functions[@]}"
   [[ $BASHPID != "$_rt_shell" && $_rt_code ]] || builtin return
-  local _rt_told
+  local _rt_told LC_ALL=C
   builtin printf -v _rt_told '_rt_tell %q %q %q' "$_rt_hides" "$_rt_code" "$1:$_rt_place"
   # Lines that are written at once do not mix (see _rt_send). What is longer is asked again.
   ((${#_rt_told} >= 1000)) || builtin printf '%s\n' "$_rt_told" >>"$_rt_folder/$_rt_line.told"

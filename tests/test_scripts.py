@@ -1658,6 +1658,17 @@ class ReadingTest(unittest.TestCase):
                 own = [path for path, is_own in paths_of("", *line.split()).items() if is_own]
                 self.assertEqual(own, owns, line)
 
+    def test_what_a_shell_asks_is_written_at_once(self) -> None:
+        """Else it mixes with what the other shell asks. A bash with its own malloc writes 1008 bytes at once."""
+        ask = ASK + '_rt_folder=$PWD _rt_reply= _rt_role=shell; _rt_send did "$@" 191>&1'
+        for size, is_whole, words in (
+                (900, True, ["x" * 880]), (99, False, ["\u65e5" * 880]), (99, False, ["x"] * 600)):
+            with self.subTest(size=size, words=len(words)), tempfile.TemporaryDirectory() as folder:
+                sent = subprocess.run(["bash", "-c", "IFS=;" + ask, "-", *words], cwd=folder, stdout=subprocess.PIPE,
+                                      env={**os.environ, "LC_ALL": "C.UTF-8"}, check=True).stdout
+                self.assertLessEqual(len(sent), size)
+                self.assertEqual(os.listdir(folder) == [], is_whole)
+
     def test_read_program(self) -> None:
         """As the hook tells of it: its environment, one only, and where that is the same again, without it."""
         tells = re.search(r"(?ms)^_rt_program\(\) \{.*?^\}$", ASK)
