@@ -8804,10 +8804,10 @@ class ScriptRun(Run):
         self.let_scout_on(number, f"_rt_print {quote(path)}; builtin exit")
 
     def on_moved(self, number: str, *found: str) -> None:
-        """A shell has come through a `cd`, or to a loop over a glob.
+        """A shell has come through a `cd`, or to a loop over a glob or a `source`.
 
-        Where the scout was elsewhere behind that, or has found other files, a test may have made them. So may one that
-        the scout had found before, and to which the shell has not come.
+        Where the scout was elsewhere behind that, or has found other files or another text, a test may have made them.
+        So may one that the scout had found before, and to which the shell has not come.
         """
         place = self.turn_at(number), found
         if self.role == "scout":
