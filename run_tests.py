@@ -7676,7 +7676,7 @@ _rt_trapped() {  # a trap is set
 }
 _rt_reads() {    # an `eval` or `source`, as the scout has it
   local _rt_site=$1
-  _rt_pipes=$2     # not empty if it may have a pipe
+  _rt_pipes=${2//BASH_SOURCE/_rt_file}     # not empty if it may have a pipe
   builtin set -- "${_rt_arguments[@]}"
   # An expansion may read the script's input, or end the shell (`${x:?}`).
   case $_rt_pipes in

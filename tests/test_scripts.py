@@ -1466,7 +1466,7 @@ class AheadTest(ScriptCase):
         """Behind a failure, too, it is no doubt, unless it has changed, or is there only now."""
         Fifo(self, "up")
         for made, words, code in (("x", "./env.sh", 0), ("env.sh", "./env.sh", 1), ("./new.sh", "./new.sh", 1),
-                                  ("x", "./env.sh $(echo)", 1)):
+                                  ("x", '"${BASH_SOURCE%test.sh}./env.sh"', 0), ("x", "./env.sh $(echo)", 1)):
             with self.each(f"{made} {words}"):
                 self.write("env.sh", "X=1\n")
                 ran = self.conduct(lines("bash -c 'read x <up; exit 1' tests/a", f". {words}",
