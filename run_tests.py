@@ -7514,6 +7514,12 @@ _rt_each() {     # a command that is a test or not by the values of its words: i
   case " $* " in *\ set\ * | *\ shopt\ *) _rt_hide ;; esac
   _rt_is_function "${2-}" || _rt_ask each "$@"
 }
+_rt_names() {    # sets _rt_files to the files of a test: words as bash, whose globs find nothing under failglob
+  local - _rt_words=$1
+  ! builtin shopt -q failglob || builtin set -f
+  builtin set -- "${_rt_arguments[@]}"
+  builtin eval "_rt_files=($_rt_words)"
+}
 _rt_test() {     # a test with its _rt_files: number, words as bash, label, `native` or nothing, the first of the words
   ((${#_rt_functions[@]} > _rt_level)) || _rt_label= _rt_around=()
   if _rt_is_function "${5-}"; then      # a function is no test: the tests in it get its label and its files
@@ -8288,7 +8294,7 @@ class Script:
         files = " ".join(map(inert, site.file_words))
         call = f"_rt_test {self.add(site).number} {quote(words)} {site.label}"
         native = "native" * site.is_native
-        return f"_rt_files=({files}); {call} '{native}' {first}"
+        return f"_rt_names {quote(files)}; {call} '{native}' {first}"
 
     def shows(self, command: Site) -> bool:
         """Whether a command only prints. In the `$(…)` of its words functions are looked into, and a test is fine."""

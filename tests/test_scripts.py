@@ -1474,6 +1474,11 @@ class AheadTest(ScriptCase):
                 is_told = f"tests/b went ahead of `. {words}`" in ran.err
                 self.assertEqual((ran.code, is_told), (code, code == 1), ran.err)
 
+    def test_a_glob_that_finds_nothing(self) -> None:
+        """Under failglob bash opens no file for the `tee`, and runs the test."""
+        ran = self.conduct(lines("shopt -s failglob", "pytest a | tee x*.log || :", "pytest b"))
+        self.assertEqual((ran.code, len(starts(ran.text))), (0, 2), ran.err)
+
     def test_a_loop_over_many_files(self) -> None:
         """Each of the two shells tells only once what it finds there."""
         self.drive("take = run_tests.ScriptRun.on_moved", "def told(run, number, *found):",
@@ -1622,7 +1627,7 @@ class ReadingTest(unittest.TestCase):
                 with self.subTest(line=line, words=words, looks=looks):
                     code = script.kind(file, line, words, functions or [""])
                     stands = "aside" not in code or line == 9  # where the script has nothing
-                    prefixes = r"_rt_(checks\S+; |aside value; |(?:joins|files|gets)=\S+ |is_function \S* \|\| )"
+                    prefixes = r"_rt_(checks\S+; |aside value; |(?:joins|gets)=\S+ |names \S+ |is_function \S* \|\| )"
                     name = re.sub(rf"{prefixes}| .*", "", code, flags=re.DOTALL)
                     self.assertEqual((name, stands), (kind[looks % len(kind)], True))
 
