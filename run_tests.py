@@ -7458,9 +7458,8 @@ _rt_function() { # a call of a function, if that is still defined
   }
 }
 _rt_is_function() {    # whether there is a function of this name; lets it run, and notes that it begins
-  builtin declare -F -- "$1" >/dev/null || builtin return
-  ((${#_rt_functions[@]} > _rt_level)) || _rt_label= _rt_around=()
-  _rt_skip= _rt_enters=$1:$_rt_command
+  ((${#_rt_functions[@]} > _rt_level)) || _rt_label= _rt_around=()     # those of a call that has ended
+  builtin declare -F -- "$1" >/dev/null && _rt_skip= _rt_enters=$1:$_rt_command
 }
 _rt_hide() {     # keeps our trap out of what `set -x` shows, by a redirection around all of it, which takes time
   _rt_trap=$_rt_hidden
@@ -7521,7 +7520,6 @@ _rt_names() {    # sets _rt_files to the files of a test: words as bash, whose g
   builtin eval "_rt_files=($_rt_words)"
 }
 _rt_test() {     # a test with its _rt_files: number, words as bash, label, `native` or nothing, the first of the words
-  ((${#_rt_functions[@]} > _rt_level)) || _rt_label= _rt_around=()
   if _rt_is_function "${5-}"; then      # a function is no test: the tests in it get its label and its files
     _rt_label=$3 _rt_level=${#_rt_functions[@]} _rt_around=("${_rt_files[@]}")
     builtin return
