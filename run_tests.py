@@ -7014,8 +7014,9 @@ class ScriptFile:
         # Names of functions that are no handlers. Of the two groups of the pattern one is empty.
         self.defines = set(chain(*found)).difference(self.options.handlers, [""])
         self.read_attributes(reader)
-        script.functions.update(functions_in(reader.nodes))
-        self.visit(reader.nodes)
+        self.nodes = reader.nodes
+        script.functions.update(functions_in(self.nodes))
+        self.visit(self.nodes)
 
     def line_of(self, offset: int) -> int:
         return bisect_right(self.breaks, offset) + 1
@@ -9174,7 +9175,7 @@ def list_script(script: Script, file: ScriptFile, trace: Trace) -> int:
     """Print what a first reading finds: each test, and why it does not run ahead; returns the exit code."""
     named: Dict[str, bool] = {}
     steps = list(file.sites)
-    for node in Reader(file.text).nodes:  # those that the script surely runs
+    for node in file.nodes:  # those that the script surely runs
         command = Site(file, file.line_of(node.start), node, [])
         calls = "function" * (node.name in script.functions)
         if node.before == ";" and "_rt_other" in script.code_of(command, (calls,)):
