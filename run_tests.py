@@ -7052,10 +7052,11 @@ class ScriptFile:
         """
         if node.before not in PIPES or not is_among(node, FILTERS):
             return False
-        functions = self.script.functions
-        names = [each.name for each in reached([head], functions)]
-        if node.has(MAKES_FILE) and HARMLESS.union(functions).issuperset(names):
-            return False
+        if node.has(MAKES_FILE):
+            functions = self.script.functions
+            names = {each.name for each in reached([head], functions)}
+            if names <= HARMLESS.union(functions):
+                return False
         return len(self.sites) > before_pipeline * node.name.endswith("grep")
 
     def read_attributes(self, reader: Reader) -> None:
